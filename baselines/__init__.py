@@ -1,0 +1,1 @@
+"""The engines that are measured, ours among them, and how they are measured."""

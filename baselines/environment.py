@@ -1,0 +1,61 @@
+"""Each baseline's own Python environment: made once from the header of its runner script.
+
+A runner begins with the inline metadata of PEP 723, every distribution pinned exactly. The environment is named by the
+digest of that header, so changed pins make a new one and the old one keeps serving old bundles. It is made by uv under
+a temporary name and renamed; concurrent builds wait for the first. Its Python is then started directly: `uv run` would
+be counted by the memory hook too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import uv
+
+ENVIRONMENTS = Path("results/envs")
+
+
+def header(script: Path) -> str:
+    """The PEP 723 block of a script, comment signs removed; ValueError when it has none."""
+    block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", script.read_text(), re.MULTILINE)
+    if block is None:
+        raise ValueError(f"{script} has no PEP 723 header, which must pin the packages of its environment")
+    return re.sub(r"^# ?", "", block[1], flags=re.MULTILINE)
+
+
+def pinned(script: Path, distribution: str) -> str:
+    """Version to which the script's header pins a distribution."""
+    pin = re.search(rf'"{re.escape(distribution)}==([^"]+)"', header(script))
+    if pin is None:
+        raise ValueError(f"{script} does not pin {distribution} by ==")
+    return pin[1]
+
+
+def python(script: Path) -> Path:
+    """Path of the interpreter of the script's environment, which is created when it does not exist yet."""
+    name = script.stem.removesuffix("_runner")
+    folder = ENVIRONMENTS / f"{name}-{hashlib.sha256(header(script).encode()).hexdigest()[:12]}"
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _create(script, folder)
+    return folder / "bin" / "python"
+
+
+def _create(script: Path, folder: Path) -> None:
+    # A virtual environment can be renamed: nothing in it but console scripts, which are not used, knows its path.
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    tool = uv.find_uv_bin()
+    subprocess.run([tool, "venv", "--quiet", "--python", sys.executable, str(part)], check=True)
+    interpreter = str(part / "bin" / "python")
+    subprocess.run([tool, "pip", "install", "--quiet", "--python", interpreter, "-r", str(script)], check=True)
+    os.rename(part, folder)

@@ -1,0 +1,58 @@
+"""SoD²: our compiler, called as any user calls it, with the toggles of `sod2.Options` as options.
+
+The bundle is the compiler's artifact folder; its executable `bench` has the runner and the memory hook linked in.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import ClassVar
+
+from baselines.engine import BuildFailed, Engine, Options, Unsupported
+from devices.device import Device
+
+
+class Sod2(Engine):
+    """The compiler of this repository."""
+
+    tolerance = 1e-4
+    options: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "fusion": ("none", "static", "rdp"),
+        "sep": (True, False),
+        "dmp": (True, False),
+        "mvc": (True, False),
+        "control": ("switch", "all"),
+    }
+    sources = ("sod2/**/*.py", "sod2/**/*.c", "sod2/**/*.h", "sod2/**/*.in")
+
+    def version(self) -> str:
+        return version("sod2")
+
+    def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
+        if processor != "cpu":
+            raise Unsupported(f"no code generator for processor '{processor}'; the only one is for 'cpu'")
+        command = [sys.executable, "-m", "sod2", "compile", str(model), "-o", str(out), *flags(options)]
+        result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        sys.stderr.write(result.stderr)
+        if result.returncode != 0:
+            lines = result.stderr.strip().splitlines()
+            raise BuildFailed(lines[-1] if lines else f"sod2 compile ended with status {result.returncode}")
+        return ["./bench"]
+
+
+ENGINE = Sod2()
+
+
+def flags(options: Options) -> list[str]:
+    """Command-line form of the options: --fusion VALUE and --control VALUE, --no-X for a toggle that is off."""
+    flags: list[str] = []
+    for name, value in sorted(options.items()):
+        if isinstance(value, str):
+            flags += [f"--{name}", value]
+        elif not value:
+            flags.append(f"--no-{name}")
+    return flags

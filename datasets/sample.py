@@ -1,0 +1,155 @@
+"""Draw the input samples of a model: `python datasets/sample.py MODEL OUT.npz --count 10 --seed 0`.
+
+Default protocol: `--count` samples at evenly spaced quantiles of the distribution of input sizes, the smallest and the
+largest admissible size included (`--quantiles 0,0.5,1` names them). With `--random`, the paper's protocol: sizes drawn
+uniformly. Sizes and contents are described in models/inputs.py and are a function of the seed.
+
+OUT.npz holds the array `<i>.<input>` for each input of sample i, and `facts`: a JSON list with, per sample,
+    sizes      value of each symbolic dim
+    shapes     shape of each input, by name
+    source     data set and seed
+    path       one character per gate: 1 ran the then-branch, 0 the else-branch, - not reached; null without gates
+    margins    compared value minus threshold per gate, in standard deviations of the calibration (null: not reached)
+    redrawn    how often the contents were drawn again
+    macs       multiply-adds on that path;  macs_all: with all branches
+Contents are drawn again while a reached gate's margin is below 0.001 standard deviations: two engines that round
+differently could take different paths there. The file is renamed into place when it is complete.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from models import MODELS, VARIANTS, build, find
+from models.flops import count, executed, shaped_values
+from models.gates import decisions, gates, path_string
+from models.inputs import concrete_shape, contents, generator, quantile_sizes, random_sizes, read_dataset
+from models.probe import Probe
+
+CLEAR = 1e-3  # smallest admissible margin, in standard deviations of the gate's logit
+ATTEMPTS = 100
+
+
+class Sampler:
+    """Draws samples of one model; runs the model once for each draw to see its path and count its multiply-adds."""
+
+    def __init__(self, name: str, variant: str) -> None:
+        self.model = find(name, variant)
+        self._variant = variant
+        description = read_dataset(self.model.dataset)
+        self._source = f"{description['source']} for {description['name']}"
+        self._graph = build(name, variant)
+        self._gates = gates(self._graph)
+        weights = {tensor.name for tensor in self._graph.graph.initializer}
+        self._inputs = [value for value in self._graph.graph.input if value.name not in weights]
+        observed = [value for gate in self._gates for value in gate.values]
+        self._probe = Probe(self._graph, observed, shaped_values(self._graph))
+        self._spread = self.model.gate_spread(variant) if self.model.gate_spread else np.ones(0)
+
+    def sample(self, sizes: dict[str, int], seed: int, index: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and facts of sample `index` at the given sizes."""
+        shapes = {value.name: concrete_shape(value, sizes) for value in self._inputs}
+        for attempt in range(ATTEMPTS):
+            arrays = contents(self.model, self._variant, shapes, generator("contents", seed, index, attempt))
+            facts = self._observe(arrays)
+            if all(margin is None or abs(margin) >= CLEAR for margin in facts["margins"]):
+                source = f"{self._source}, seed {seed}, sample {index}"
+                return arrays, {"sizes": sizes, "shapes": shapes, "source": source, "redrawn": attempt, **facts}
+        raise ValueError(f"{self.model.title} decides too narrowly at {sizes}: {ATTEMPTS} contents were drawn in vain")
+
+    def _observe(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Path, margins and multiply-adds of one set of inputs."""
+        values, shapes = self._probe.run(arrays)
+        path = decisions(self._gates, values)
+        margins = [
+            gate.margin(values) / float(spread) if gate.name in path else None
+            for gate, spread in zip(self._gates, self._spread, strict=True)
+        ]
+        counts = count(self._graph, shapes)
+        return {
+            "path": path_string(self._gates, path) if self._gates else None,
+            "margins": margins,
+            "macs": executed(self._graph, counts, path),
+            "macs_all": sum(counts.values()),
+        }
+
+
+def draw(name: str, variant: str, sizes: list[dict[str, int]], seed: int) -> dict[str, np.ndarray]:
+    """The contents of the samples file for samples of the given sizes."""
+    sampler = Sampler(name, variant)
+    content: dict[str, np.ndarray] = {}
+    facts = []
+    for index, size in enumerate(sizes):
+        arrays, fact = sampler.sample(size, seed, index)
+        content |= {f"{index}.{key}": array for key, array in arrays.items()}
+        facts.append(fact)
+    return content | {"facts": np.array(json.dumps(facts))}
+
+
+def write(out: Path, content: dict[str, np.ndarray]) -> None:
+    """Write the samples file under a temporary name and rename it."""
+    partial = out.with_name(f"{out.name}.partial")
+    with partial.open("wb") as file:
+        np.savez(file, **content)  # type: ignore[arg-type]
+    os.replace(partial, out)
+
+
+def choose_sizes(options: argparse.Namespace) -> list[dict[str, int]]:
+    """The sizes that the command line asks for."""
+    symbols = find(options.model, options.variant).symbols
+    if options.random:
+        return [random_sizes(symbols, generator("random sizes", options.seed, i)) for i in range(options.count or 50)]
+    quantiles = options.quantiles
+    if quantiles is None:
+        quantiles = np.linspace(0, 1, options.count or 10).tolist()
+    elif options.count not in (None, len(quantiles)):
+        raise ValueError(f"--count {options.count} contradicts the {len(quantiles)} values of --quantiles")
+    return quantile_sizes(symbols, quantiles, options.seed)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _quantiles(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+_positive.__name__ = "positive integer"  # argparse names the type in its messages
+_quantiles.__name__ = "list of numbers"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw and write the samples; the status is 2, with one sentence on stderr, when the arguments cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help=", ".join(sorted(MODELS)))
+    parser.add_argument("out", type=Path, help="samples file to write, .npz")
+    parser.add_argument("--variant", default="full", help=" or ".join(VARIANTS))
+    parser.add_argument("--count", type=_positive, help="number of samples (10 at quantiles, 50 at random)")
+    parser.add_argument("--seed", type=int, default=0)
+    protocol = parser.add_mutually_exclusive_group()
+    protocol.add_argument("--quantiles", type=_quantiles, help="quantiles of the size distribution, comma-separated")
+    protocol.add_argument("--random", action="store_true", help="draw sizes uniformly (the paper's protocol)")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.out.parent.is_dir():
+            raise ValueError(f"folder {str(options.out.parent)!r} of the samples file does not exist")
+        write(options.out, draw(options.model, options.variant, choose_sizes(options), options.seed))
+    except (ValueError, OSError) as error:
+        print(f"sample.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Where bundles run: one YAML file per device, one module per driver."""

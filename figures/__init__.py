@@ -1,0 +1,1 @@
+"""Tables and figures as pure functions of rows; one module each."""

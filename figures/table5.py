@@ -1,0 +1,72 @@
+"""Table 5: peak memory of intermediates, smallest and largest over the samples of each model; weights excluded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, GraphProto
+
+from baselines.rows import Row
+from devices.device import Device
+from figures import data, provenance
+from figures.layout import Cell, Column, Table
+from figures.versus import DASH, Versus
+
+TITLE = (
+    "Table 5. Peak memory of intermediate results: minimum and maximum over the samples of a model, weights excluded."
+)
+
+
+def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
+    """Draw the table for one device; the model files are read for sizes and layer counts."""
+    versus = Versus("table5", config, rows, device, data.peak_mib)
+    entries = versus.entries("cpu")
+    leading = ["Model", "Dynamism", "Input", "Parameters (M)", "Layers"]
+    body = []
+    for model in versus.models():
+        size = _size(Path(f"results/models/{model.name}.onnx")) if model.name in config["models"] else [Cell(DASH)] * 2
+        body.append([Cell(model.title), Cell(model.dynamism), Cell(model.input), *size, *versus.cells(model, entries)])
+    summary = [
+        [Cell("Geo-mean over SoD²"), *[Cell()] * 4, *versus.ratios(entries, lambda c: c.ratio)],
+        [Cell("Paper's formula over SoD²"), *[Cell()] * 4, *versus.ratios(entries, lambda c: c.paper_ratio)],
+        [Cell("Paper (Snapdragon 888)"), *[Cell()] * 4, *versus.reported(entries)],
+    ]
+    columns = [Column(("", "", name), numeric=i >= 3) for i, name in enumerate(leading)]
+    return Table(
+        title=TITLE,
+        columns=[*columns, *versus.columns(entries, "MiB")],
+        body=body,
+        summary=summary,
+        notes=versus.notes.texts,
+        caption=_CAPTION + provenance.caption(device, versus.rows),
+    )
+
+
+_CAPTION = (
+    "Live heap and anonymous mappings over those of the loaded model and its staged inputs, counted by one hook"
+    " for every engine; outputs, scratch and arenas are included. ORT's default configuration keeps an arena that"
+    " grows by powers of two and never shrinks (samples run by ascending size); lean is without arena and memory"
+    " pattern. Geo-means are of ratios paired per sample; the paper's formula divides geo-means of per-model"
+    " averages. The paper's ORT ran all branches. "
+)
+
+
+def _size(path: Path) -> list[Cell]:
+    """Millions of parameters and number of operator nodes, bodies of control flow included, constants not."""
+    graph = onnx.load(path, load_external_data=False).graph
+    parameters = sum(math.prod(w.dims) for part in _graphs(graph) for w in part.initializer) / 1e6
+    layers = sum(node.op_type != "Constant" for part in _graphs(graph) for node in part.node)
+    return [Cell(f"{parameters:.1f}", parameters), Cell(str(layers))]
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every graph inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)

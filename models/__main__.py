@@ -1,0 +1,97 @@
+"""Command line of the models: `python -m models export NAME OUT.onnx` and `python -m models calibrate NAME`.
+
+`export` writes one .onnx file; weights above 256 MiB go to one further file beside it, `OUT.onnx.data`. Both are
+renamed into place when complete, the data first. `calibrate` measures the statistics of a model's random weights anew
+(minutes for a full model) and writes them to models/calibration/.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto
+
+from models import MODELS, VARIANTS, build, find
+from models.parameters import CALIBRATION
+
+INLINE_BYTES = 256 << 20
+PAGE = 4096
+
+
+def save(model: ModelProto, path: Path) -> None:
+    """Write the model, with its large weights in `<path>.data` when they exceed 256 MiB. Equal bytes at every call.
+
+    The model itself is left referring to that file.
+    """
+    total = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    partial = path.with_name(f"{path.name}.partial")
+    if total > INLINE_BYTES:
+        _move_weights(model, path.with_name(f"{path.name}.data"))
+    partial.write_bytes(model.SerializeToString(deterministic=True))
+    os.replace(partial, path)
+
+
+def _move_weights(model: ModelProto, path: Path) -> None:
+    """Move the bytes of every initializer of at least a page to `path`, each at a page boundary."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if len(tensor.raw_data) >= PAGE:
+                file.write(bytes(-file.tell() % PAGE))
+                entries = {"location": path.name, "offset": file.tell(), "length": len(tensor.raw_data)}
+                file.write(tensor.raw_data)
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+                for key, value in entries.items():
+                    tensor.external_data.add(key=key, value=str(value))
+    os.replace(partial, path)
+
+
+def calibrate(name: str, variant: str) -> Path:
+    """Measure a model's calibration and store it; ValueError when the model needs none."""
+    from models import skipnet_calibration  # needs onnxruntime, which `export` does without  # noqa: PLC0415
+
+    procedures = {"skipnet": skipnet_calibration.calibrate}
+    find(name, variant)
+    if name not in procedures:
+        raise ValueError(f"model {name!r} needs no calibration: these do: {', '.join(sorted(procedures))}")
+    vectors = procedures[name](variant)
+    stored = {key: value if key.startswith("gates.") else value.astype(np.float16) for key, value in vectors.items()}
+    CALIBRATION.mkdir(exist_ok=True)
+    path = CALIBRATION / f"{name}-{variant}.npz"
+    partial = path.with_suffix(".partial.npz")
+    np.savez_compressed(partial, **stored)  # type: ignore[arg-type]
+    os.replace(partial, path)
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the status is 2, with one sentence on stderr, when its arguments cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m models", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    exporting = commands.add_parser("export", help="write a model as ONNX")
+    calibrating = commands.add_parser("calibrate", help="measure a model's calibration anew")
+    for command in (exporting, calibrating):
+        command.add_argument("name", help=", ".join(sorted(MODELS)))
+    exporting.add_argument("out", type=Path)
+    for command in (exporting, calibrating):
+        command.add_argument("--variant", default="full", help=" or ".join(VARIANTS))
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "export":
+            model = build(options.name, options.variant)
+            onnx.checker.check_model(model)
+            save(model, options.out)
+        else:
+            print(f"wrote {calibrate(options.name, options.variant)}")
+    except (ValueError, OSError) as error:
+        print(f"python -m models: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

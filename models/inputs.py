@@ -1,0 +1,131 @@
+"""Inputs of the models: sizes drawn from the admissible ones, and contents of those sizes.
+
+Sizes: each symbolic dim is uniform over its admissible values, independently. At a *quantile* q the drawn size is the
+one of that rank when many independent draws are sorted by their product (pixels, tokens); q = 0 is the smallest
+admissible size and q = 1 the largest. Contents follow the data set's file in datasets/: pictures are generated from
+1/f noise with random colour mixing, brightness, contrast and translucent discs, rounded to 8 bits per channel; tokens
+are uniform ids between a fixed first and a fixed last one. Everything is a function of the generator passed in.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+
+from models import Extent, Model, Pictures, Tokens
+
+DATASETS = Path(__file__).parents[1] / "datasets"
+POPULATION = 10_001  # draws that stand for the size distribution when a quantile is asked for
+
+
+def generator(purpose: str, *numbers: int) -> np.random.Generator:
+    """The random generator of one purpose and index: streams of different purposes never overlap."""
+    return np.random.default_rng([zlib.crc32(purpose.encode()), *numbers])
+
+
+def read_dataset(name: str) -> dict[str, Any]:
+    """The description of a data set, from datasets/<name>.yaml."""
+    path = DATASETS / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in DATASETS.glob("*.yaml")))
+        raise ValueError(f"unknown data set {name!r}: datasets/ describes {known}")
+    description: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return description
+
+
+def random_sizes(symbols: Mapping[str, Extent], rng: np.random.Generator) -> dict[str, int]:
+    """One size, uniform over the admissible values of each symbol."""
+    return {symbol: int(rng.choice(extent.values())) for symbol, extent in symbols.items()}
+
+
+def quantile_sizes(symbols: Mapping[str, Extent], quantiles: Sequence[float], seed: int) -> list[dict[str, int]]:
+    """The sizes at the given quantiles (0..1) of the size distribution, ordered by the product of the symbols."""
+    if any(not 0 <= q <= 1 for q in quantiles):
+        raise ValueError(f"quantiles {list(quantiles)} leave the range 0..1")
+    rng = generator("sizes", seed)
+    columns = [rng.choice(extent.values(), POPULATION) for extent in symbols.values()]
+    draws = np.stack(columns, axis=1)
+    draws[0] = [extent.low for extent in symbols.values()]
+    draws[1] = [extent.high for extent in symbols.values()]
+    ranked = draws[np.argsort(draws.prod(axis=1), kind="stable")]
+    rows = [ranked[round(q * (POPULATION - 1))] for q in quantiles]
+    return [dict(zip(symbols, map(int, row), strict=True)) for row in rows]
+
+
+def concrete_shape(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a graph input at the given sizes; its symbolic dims read "s" or "<factor>*s"."""
+    shape = []
+    for dim in value.type.tensor_type.shape.dim:
+        if dim.HasField("dim_value"):
+            shape.append(dim.dim_value)
+        else:
+            *factors, symbol = dim.dim_param.split("*")
+            shape.append(math.prod(map(int, factors)) * sizes[symbol])
+    return tuple(shape)
+
+
+def contents(
+    model: Model, variant: str, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """The input arrays of one sample, by input name and of the given shapes."""
+    description = read_dataset(model.dataset)
+    if isinstance(model.content, Pictures):
+        ((name, (_, _, height, width)),) = shapes.items()
+        return {name: normalise(picture(description, height, width, rng), model.content)}
+    ids = token_ids(description, model.content, variant, shapes["input_ids"], rng)
+    return {"input_ids": ids, "attention_mask": np.ones(shapes["attention_mask"], np.int64)}
+
+
+def token_ids(
+    description: Mapping[str, Any], tokens: Tokens, variant: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    """Random token ids, int64, between the data set's first and last id."""
+    low, high = description["ids"]
+    ids = rng.integers(low, min(high + 1, tokens.vocabulary[variant]), shape)
+    ids[..., -1] = description["last"]
+    ids[..., 0] = description["first"]
+    return ids
+
+
+def normalise(pixels: np.ndarray, content: Pictures) -> np.ndarray:
+    """(1, 3, H, W) float32, from a picture (3, H, W) in 0..1."""
+    mean, std = (np.array(values, np.float32)[:, None, None] for values in (content.mean, content.std))
+    return np.ascontiguousarray(((pixels - mean) / std)[None], dtype=np.float32)
+
+
+def picture(description: Mapping[str, Any], height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """A generated RGB picture, (3, H, W) float32 in 0..1, on the grid of 8-bit values."""
+    noise = _noise(rng.uniform(*description["slope"]), height, width, rng)
+    mixed = np.tensordot(rng.normal(size=(3, 3)), noise, axes=1)
+    mixed += rng.normal(size=(3, 1, 1)) * 0.5
+    mixed = (mixed - mixed.mean()) / mixed.std()
+    pixels = rng.uniform(*description["brightness"]) + rng.uniform(*description["contrast"]) * mixed
+    low, high = description["discs"]
+    for _ in range(rng.integers(low, high + 1)):
+        _paint_disc(pixels, rng)
+    return np.round(np.clip(pixels, 0, 1) * 255).astype(np.float32) / np.float32(255)
+
+
+def _noise(slope: float, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """Three independent planes of noise whose amplitude falls as 1 / frequency ** slope, unit variance each."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    frequency[0, 0] = 1.0  # the mean is removed below, whatever its amplitude
+    planes = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(3, height, width))) / frequency**slope, s=(height, width))
+    planes -= planes.mean(axis=(1, 2), keepdims=True)
+    spread = planes.std(axis=(1, 2), keepdims=True)
+    return planes / np.where(spread > 0, spread, 1.0)  # a single pixel has no spread
+
+
+def _paint_disc(pixels: np.ndarray, rng: np.random.Generator) -> None:
+    """Blend a disc of random place, radius, colour and opacity into the picture."""
+    _, height, width = pixels.shape
+    rows = np.arange(height)[:, None] - rng.uniform(0, height)
+    columns = np.arange(width)[None, :] - rng.uniform(0, width)
+    radius = rng.uniform(0.05, 0.35) * min(height, width)
+    opacity = rng.uniform(0.3, 0.9) * (np.hypot(rows, columns) <= radius)
+    pixels += opacity * (rng.uniform(0, 1, (3, 1, 1)) - pixels)

@@ -1,0 +1,196 @@
+"""Command line of the compiler: compile, run, explain, bench. `sod2 COMMAND --help` tells the rest."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sod2 import compiler
+from sod2.artifact import CompiledModel, load
+from sod2.codegen.target import host
+from sod2.compiler import Options
+from sod2.errors import Error, InputError
+from sod2.graph import Array
+from sod2.lattice import Nac, Undef, kind
+from sod2.ops import OPS
+from sod2.rdp import Analysis
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    return Options(
+        fusion=arguments.fusion,
+        sep=not arguments.no_sep,
+        dmp=not arguments.no_dmp,
+        mvc=not arguments.no_mvc,
+        control=arguments.control,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fusion", choices=("none", "static", "rdp"), default="rdp", help="facts that fusion may use")
+    parser.add_argument("--no-sep", action="store_true", help="keep the file's order of execution")
+    parser.add_argument("--no-dmp", action="store_true", help="place buffers by best fit in order of first use")
+    parser.add_argument("--no-mvc", action="store_true", help="one version of each hot kernel")
+    parser.add_argument("--control", choices=("switch", "all"), default="switch", help="run the taken branch, or all")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sod2", description="Compile and run neural networks of dynamic shape and control flow.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    compile_ = commands.add_parser("compile", help="compile an ONNX model into an artifact folder")
+    compile_.add_argument("model", type=Path)
+    compile_.add_argument("-o", "--output", type=Path, required=True, help="artifact folder; replaced when it exists")
+    _add_options(compile_)
+
+    run = commands.add_parser("run", help="run a model or artifact once and print or save its outputs")
+    run.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
+    run.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...", help="a file, or a shape for random data")
+    run.add_argument("-o", "--output", type=Path, help="write the outputs to this .npz file")
+    run.add_argument("--threads", type=int, default=1)
+    run.add_argument("--profile", action="store_true", help="print the time of every step")
+
+    explain = commands.add_parser("explain", help="show what the analysis proves about every tensor, and the plans")
+    explain.add_argument("model", type=Path)
+    explain.add_argument("--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused")
+    explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
+    explain.add_argument("--control", choices=("switch", "all"), default="switch")
+
+    bench = commands.add_parser("bench", help="time a model at given input shapes")
+    bench.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
+    bench.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
+    bench.add_argument("--threads", type=int, default=1)
+    bench.add_argument("--repeats", type=int, default=20)
+    return parser
+
+
+def _opened(path: Path, threads: int) -> CompiledModel:
+    """A loaded artifact, compiled first when the path is a model file."""
+    return load(path, threads) if path.is_dir() else compiler.compile(path, threads=threads)
+
+
+def _inputs(model: CompiledModel, given: Sequence[str]) -> dict[str, Array]:
+    """Arrays from NAME=FILE.npy or NAME=shape; random ones are reproducible."""
+    declared = {t["name"]: np.dtype(t["dtype"]) for t in model.manifest["inputs"]}
+    arrays: dict[str, Array] = {}
+    for text in given:
+        name, _, value = text.rpartition("=")
+        if name not in declared:
+            raise InputError(f"the model has no input {name or text!r}; its inputs are {', '.join(map(repr, declared))}")
+        arrays[name] = _array(name, value, declared[name])
+    return arrays
+
+
+def _array(name: str, value: str, dtype: np.dtype[np.generic]) -> Array:
+    if value.endswith(".npy"):
+        if not Path(value).is_file():
+            raise InputError(f"input {name!r}: file {value!r} does not exist")
+        return np.asarray(np.load(value))
+    try:
+        shape = [int(d) for d in value.split("x")] if value else []
+    except ValueError:
+        raise InputError(f"input {name!r}: {value!r} is neither an .npy file nor a shape such as 1x3x224x224") from None
+    random = np.random.default_rng(0)
+    return random.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.ones(shape, dtype)
+
+
+def _compile(arguments: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    out = compiler.build(arguments.model, _options(arguments), host(), arguments.output)
+    manifest = json.loads((out / "manifest.json").read_text())
+    print(
+        f"{out}: {manifest['steps']} steps, {manifest['kernels']} generated kernels, "
+        f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {time.perf_counter() - started:.1f} s"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    model = _opened(arguments.model, arguments.threads)
+    inputs = _inputs(model, arguments.inputs)
+    outputs = model.run(inputs)
+    for name, array in outputs.items():
+        print(f"{name}: {array.dtype}{list(array.shape)}, mean {array.mean():.6g}" if array.size else f"{name}: {array.dtype}{list(array.shape)}")
+    if arguments.profile:
+        print("\n".join(_profile(model, inputs)))
+    if arguments.output:
+        partial = arguments.output.with_name(f"{arguments.output.name}.tmp.npz")
+        np.savez(partial, **outputs)
+        partial.rename(arguments.output)
+
+
+def _profile(model: CompiledModel, inputs: dict[str, Array]) -> Iterator[str]:
+    steps = model.profile(inputs)
+    total = sum(ns for _, ns in steps) or 1
+    for name, ns in sorted(steps, key=lambda s: -s[1]):
+        if ns:
+            yield f"{ns / 1e3:10.1f} us {100 * ns / total:5.1f} %  {name}"
+
+
+def _tensor_lines(analysis: Analysis) -> Iterator[str]:
+    """One line per tensor: shape, class of the lattice, dynamism of its operator, and what blocked a nac."""
+    for value in analysis.graph.inputs:
+        yield f"{value.name}: {analysis[value.name]}  input"
+    for node in analysis.graph.nodes:
+        dynamism = OPS(node).dynamism(node, analysis.of(node.inputs)).name
+        for tensor in node.outputs:
+            if tensor:
+                reason = f"  blocked by {analysis.reasons[tensor]}" if tensor in analysis.reasons else ""
+                yield f"{tensor}: {analysis[tensor]}  {_class(analysis, tensor)}  {node.op} {dynamism}{reason}"
+
+
+def _class(analysis: Analysis, tensor: str) -> str:
+    """The weakest class among the dims: a tensor is known only as far as all of them are."""
+    shape = analysis[tensor].shape
+    if isinstance(shape, Nac | Undef):
+        return str(shape)
+    order = ("undef", "nac", "op-inferred constant", "symbolic constant", "known constant")
+    return min((kind(d) for d in shape), key=order.index, default="known constant")
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    plan = compiler.plan(arguments.model, Options(control=arguments.control)) if arguments.show_fusion or arguments.memory else None
+    if plan is not None and arguments.show_fusion:
+        print(plan.fusion)
+    if plan is not None and arguments.memory:
+        print(plan.storage)
+    if plan is None:
+        analysis = compiler.analyze(arguments.model, arguments.control)
+        print("\n".join(_tensor_lines(analysis)))
+        for requirement in analysis.requirements:
+            print(f"requires {requirement}")
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    model = _opened(arguments.model, arguments.threads)
+    inputs = _inputs(model, arguments.inputs)
+    model.run(inputs)
+    first = model.stats.bind_ns
+    times = []
+    for _ in range(max(1, arguments.repeats)):
+        started = time.perf_counter_ns()
+        model.run(inputs)
+        times.append((time.perf_counter_ns() - started) / 1e6)
+    stats = model.stats
+    print(f"{len(times)} runs, {stats.threads} threads: median {statistics.median(times):.3f} ms, min {min(times):.3f}, max {max(times):.3f}")
+    print(f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, live peak {stats.live_bytes / 2**20:.2f} MiB")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; errors of the user end in one sentence and status 1."""
+    arguments = _parser().parse_args(argv)
+    commands = {"compile": _compile, "run": _run, "explain": _explain, "bench": _bench}
+    try:
+        commands[arguments.command](arguments)
+    except Error as error:
+        print(f"sod2: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

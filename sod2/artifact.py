@@ -1,0 +1,251 @@
+"""Artifacts: the folder a model is compiled into, and the loaded model that Python runs.
+
+manifest.json   inputs, outputs, options, target, versions
+model.c         the generated code, readable
+weights.bin     packed constants, mapped and shared at run time
+model.so        for Python and for any program that links sod2.h
+bench           a program of its own that runs samples and measures
+
+A folder is written under a temporary name and renamed when it is complete.
+"""
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from sod2.codegen import model as model_c
+from sod2.codegen.steps import Emission
+from sod2.codegen.target import (
+    BENCH_SOURCES,
+    RUNTIME,
+    compile_objects,
+    default_cache,
+    link_executable,
+    link_shared,
+    runtime_objects,
+)
+from sod2.errors import Error, InputError, ModelError
+from sod2.graph import Array
+
+_MAX_RANK = 8
+
+
+@functools.cache
+def code_digest() -> str:
+    """Digest of the compiler's own sources: another version of sod2 never finds this one's builds in the cache."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c", ".h", ".in")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out: Path) -> Path:
+    """Write and compile all files of an artifact; returns `out`, which appears only when it is complete."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        digest = emission.weights.digest()
+        emission.weights.write(work / "weights.bin", digest)
+        (work / "model.c").write_text(model_c.source(emission, digest, peak_first))
+        _compile(emission, work)
+        (work / "manifest.json").write_text(json.dumps(_manifest(emission, options), indent=1, sort_keys=True))
+        if out.exists():
+            shutil.rmtree(out)
+        work.rename(out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return out
+
+
+def _compile(emission: Emission, folder: Path) -> None:
+    target, cache = emission.target, default_cache() / "objects"
+    library = runtime_objects(target, cache)
+    (model,) = compile_objects(target, [folder / "model.c"], [], cache)
+    program = compile_objects(target, [RUNTIME / name for name in BENCH_SOURCES], [], cache)
+    link_shared(target, [model, *library], folder / "model.so")
+    link_executable(target, [*program, model, *library], folder / "bench")
+
+
+def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
+    analysis, target = emission.analysis, emission.target
+    graph = analysis.graph
+    inputs = [(v.name, v.dtype, v.shape) for v in graph.inputs]
+    outputs = [(t, analysis[t].dtype, analysis[t].shape) for t in graph.outputs]
+    return {
+        "name": graph.name,
+        "inputs": [_tensor(*entry) for entry in inputs],
+        "outputs": [_tensor(*entry) for entry in outputs],
+        "options": dict(options),
+        "target": {"name": target.name, "isa": target.isa, "compiler": list(target.cc)},
+        "code": code_digest(),
+        "kernels": len(emission.kernels),
+        "steps": len(emission.storage.steps),
+        "weight_bytes": emission.weights.size,
+    }
+
+
+def _tensor(name: str, dtype: np.dtype[Any], shape: Any) -> dict[str, Any]:
+    dims = [str(d) for d in shape] if isinstance(shape, tuple) else None
+    return {"name": name, "dtype": dtype.name, "shape": dims}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.c_int64 * _MAX_RANK),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class Stats(ctypes.Structure):
+    """sod2_stats of sod2.h: bytes and nanoseconds of the bound shape."""
+
+    _fields_ = (
+        ("arena_bytes", ctypes.c_int64),
+        ("live_bytes", ctypes.c_int64),
+        ("reserved_bytes", ctypes.c_int64),
+        ("weight_bytes", ctypes.c_int64),
+        ("bind_ns", ctypes.c_int64),
+        ("threads", ctypes.c_int32),
+    )
+
+
+class CompiledModel:
+    """A loaded artifact. Not safe for use by several threads at once; its own threads are inside."""
+
+    def __init__(self, folder: str | Path, threads: int = 1) -> None:
+        self.folder = Path(folder)
+        manifest = self.folder / "manifest.json"
+        if not manifest.is_file():
+            raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
+        self.manifest: dict[str, Any] = json.loads(manifest.read_text())
+        self._library = _library(self.folder / "model.so")
+        self._handle = ctypes.c_void_p()
+        path = os.fsencode(self.folder / "weights.bin")
+        self._check(self._library.sod2_load(path, threads, ctypes.byref(self._handle)))
+        self._free = weakref.finalize(self, self._library.sod2_free, self._handle)
+        self._inputs = [self._library.sod2_input(self._handle, k) for k in range(self._count("input"))]
+
+    def _count(self, kind: str) -> int:
+        return int(getattr(self._library, f"sod2_{kind}_count")(self._handle))
+
+    def _check(self, status: int) -> None:
+        if status:
+            message = self._library.sod2_message().decode()
+            raise {1: ModelError, 2: InputError}.get(status, Error)(message)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once; arrays must have the declared dtype. Returns fresh arrays, keyed by output name."""
+        arrays = self._arranged(inputs)
+        self._bind([a.shape for a in arrays])
+        pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+        self._check(self._library.sod2_run(self._handle, pointers))
+        found = [self._library.sod2_output(self._handle, k) for k in range(self._count("output"))]
+        return {t.name.decode(): _array(t).copy() for t in found}
+
+    def peak_bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Arena bytes that a run at these input shapes needs: intermediates, scratch and outputs."""
+        names = [t.name.decode() for t in self._inputs]
+        self._check_names(shapes)
+        self._bind([tuple(shapes[n]) for n in names])
+        return self.stats.arena_bytes
+
+    @property
+    def stats(self) -> Stats:
+        """Sizes and times at the bound shape."""
+        found: Stats = self._library.sod2_get_stats(self._handle)
+        return found
+
+    def profile(self, inputs: Mapping[str, Array]) -> list[tuple[str, int]]:
+        """(step, nanoseconds) of one run; 0 for a step whose branch was not taken."""
+        self._library.sod2_profile(self._handle, 1)
+        try:
+            self.run(inputs)
+            count = self._library.sod2_step_count(self._handle)
+            times = self._library.sod2_step_ns(self._handle)
+            return [(self._library.sod2_step_name(self._handle, k).decode(), int(times[k])) for k in range(count)]
+        finally:
+            self._library.sod2_profile(self._handle, 0)
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        wanted = [t.name.decode() for t in self._inputs]
+        for name in given:
+            if name not in wanted:
+                raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(map(repr, wanted))}")
+        for name in wanted:
+            if name not in given:
+                raise InputError(f"input {name!r} is missing; the model's inputs are {', '.join(map(repr, wanted))}")
+
+    def _arranged(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The arrays in the model's order, dense; InputError for a wrong name, dtype or rank."""
+        self._check_names(inputs)
+        arrays = []
+        for tensor in self._inputs:
+            name = tensor.name.decode()
+            array, dtype = np.asarray(inputs[name]), onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype)
+            if array.dtype != dtype:
+                raise InputError(f"input {name!r} has dtype {array.dtype}; the model takes {dtype}")
+            arrays.append(np.ascontiguousarray(array).reshape(array.shape))
+        return arrays
+
+    def _bind(self, shapes: Sequence[Sequence[int]]) -> None:
+        for tensor, shape in zip(self._inputs, shapes, strict=True):
+            if len(shape) != tensor.rank:
+                name = tensor.name.decode()
+                raise InputError(f"input {name!r} has rank {len(shape)} (shape {list(shape)}); the model takes rank {tensor.rank}")
+        flat = [n for shape in shapes for n in shape]
+        self._check(self._library.sod2_bind(self._handle, (ctypes.c_int64 * max(len(flat), 1))(*flat)))
+
+
+def _array(tensor: _Tensor) -> Array:
+    """A view of an output's bytes."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype)
+    shape = tuple(tensor.dims[: tensor.rank])
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(tensor.data), dtype).reshape(shape)
+
+
+def _library(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    handle = ctypes.c_void_p
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "sod2_load": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(handle)]),
+        "sod2_bind": (ctypes.c_int, [handle, ctypes.POINTER(ctypes.c_int64)]),
+        "sod2_run": (ctypes.c_int, [handle, ctypes.POINTER(ctypes.c_void_p)]),
+        "sod2_free": (None, [handle]),
+        "sod2_input_count": (ctypes.c_int, [handle]),
+        "sod2_output_count": (ctypes.c_int, [handle]),
+        "sod2_input": (_Tensor, [handle, ctypes.c_int]),
+        "sod2_output": (_Tensor, [handle, ctypes.c_int]),
+        "sod2_get_stats": (Stats, [handle]),
+        "sod2_message": (ctypes.c_char_p, []),
+        "sod2_step_count": (ctypes.c_int, [handle]),
+        "sod2_step_name": (ctypes.c_char_p, [handle, ctypes.c_int]),
+        "sod2_profile": (None, [handle, ctypes.c_int]),
+        "sod2_step_ns": (ctypes.POINTER(ctypes.c_int64), [handle]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def load(folder: str | Path, threads: int = 1) -> CompiledModel:
+    """Load an artifact from disk; `threads` includes the calling one."""
+    return CompiledModel(folder, threads)

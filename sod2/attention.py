@@ -1,0 +1,152 @@
+"""Fuse MatMul - Softmax - MatMul into one Attention node, with the scale, the mask and the transposes around it.
+
+DNNFusion's table forbids fusing two Many-to-Many operators; attention is the known exception that pays: the score matrix
+never exists in memory, and since the kernel takes strides, the transposes that split and join the heads vanish. What
+must hold is read off the facts: rank 4, Softmax over the last axis, an additive mask that broadcasts to the scores, and
+no other reader of the tensors in between.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sod2.frontend import without_dead
+from sod2.graph import Graph, Node
+from sod2.rdp import Analysis
+from sod2.symbolic import Dim, eq
+
+_HEADS = [0, 2, 1, 3]  # [batch, rows, heads, features] <-> [batch, heads, rows, features]
+_KEYS = [0, 2, 3, 1]  # [batch, rows, heads, features] -> [batch, heads, features, rows]
+_SWAP = [0, 1, 3, 2]
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A node of the pattern that ends in `last`, whose output it takes over."""
+
+    last: Node
+    inputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    output: str
+
+
+@dataclass(frozen=True)
+class _Matcher:
+    graph: Graph
+    analysis: Analysis
+
+    def only(self, tensor: str, op: str) -> Node | None:
+        """The producer of a tensor when it is such an operator and the tensor has one reader."""
+        node = self.graph.producer.get(tensor)
+        single = len(self.graph.consumers.get(tensor, ())) == 1 and tensor not in self.graph.outputs
+        return node if node is not None and node.op == op and not node.domain and single else None
+
+    def reader(self, tensor: str, op: str) -> Node | None:
+        """The single reader of a tensor when it is such an operator."""
+        readers = self.graph.consumers.get(tensor, ())
+        alone = len(readers) == 1 and tensor not in self.graph.outputs
+        return readers[0] if alone and readers[0].op == op and not readers[0].domain else None
+
+    def scalar(self, tensor: str) -> float | None:
+        value = self.analysis[tensor].known_value
+        known = value is not None and value.size == 1 and value.dtype == np.float32
+        return float(value.reshape(-1)[0]) if known and value is not None else None
+
+    def transposed(self, tensor: str, order: list[int]) -> str | None:
+        """What a Transpose in this order reads, when it makes the tensor."""
+        node = self.graph.producer.get(tensor)
+        fits = node is not None and node.op == "Transpose" and list(node.attrs.get("perm", ())) == order
+        return node.inputs[0] if fits and node is not None else None
+
+    def scaled(self, tensor: str) -> tuple[Node, float] | None:
+        """The MatMul behind an optional multiplication or division by a scalar, and the factor."""
+        product = self.only(tensor, "MatMul")
+        if product is not None:
+            return product, 1.0
+        for op in ("Mul", "Div"):
+            node = self.only(tensor, op)
+            if node is None:
+                continue
+            for inner, other in ((0, 1), (1, 0))[: 2 if op == "Mul" else 1]:
+                factor, product = self.scalar(node.inputs[other]), self.only(node.inputs[inner], "MatMul")
+                if product is not None and factor:
+                    return product, factor if op == "Mul" else 1 / factor
+        return None
+
+    def masked(self, tensor: str) -> tuple[Node, float, str] | None:
+        """The scores' MatMul, the scale, and the mask's tensor ("" without one)."""
+        direct = self.scaled(tensor)
+        if direct is not None:
+            return *direct, ""
+        add = self.only(tensor, "Add")
+        if add is None:
+            return None
+        for scores, mask in (add.inputs, reversed(add.inputs)):
+            found = self.scaled(scores)
+            if found is not None and self.same_shape(add.outputs[0], scores):
+                return *found, mask
+        return None
+
+    def same_shape(self, a: str, b: str) -> bool:
+        left, right = self.analysis[a].shape, self.analysis[b].shape
+        if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
+            return False
+        pairs = zip(left, right, strict=True)
+        return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in pairs)
+
+    def match(self, softmax: Node) -> _Match | None:
+        rank = self.analysis[softmax.outputs[0]].rank
+        last_axis = softmax.attrs.get("axis", -1) in (-1, 3)
+        product = self.reader(softmax.outputs[0], "MatMul")
+        if rank != 4 or not last_axis or product is None or product.inputs[0] != softmax.outputs[0]:
+            return None
+        found = self.masked(softmax.inputs[0])
+        if found is None or self.analysis[softmax.outputs[0]].dtype != np.float32:
+            return None
+        scores, scale, mask = found
+        if any(n.guard != softmax.guard for n in (scores, product)):
+            return None
+        return self.built(scores, product, scale, mask)
+
+    def built(self, scores: Node, product: Node, scale: float, mask: str) -> _Match | None:
+        q, k, v = scores.inputs[0], scores.inputs[1], product.inputs[1]
+        attrs: dict[str, Any] = {"scale": scale}
+        q, attrs["q_layout"] = self.operand(q)
+        v, attrs["v_layout"] = self.operand(v)
+        if (rows_first := self.transposed(k, _KEYS)) is not None:
+            k, attrs["k_layout"] = rows_first, "bshd"
+        elif (plain := self.transposed(k, _SWAP)) is not None:
+            k, attrs["k_layout"] = self.operand(plain)
+        else:
+            return None
+        joined = self.reader(product.outputs[0], "Transpose")
+        if joined is not None and list(joined.attrs.get("perm", ())) == _HEADS and joined.guard == product.guard:
+            return _Match(joined, _operands(q, k, v, mask), {**attrs, "o_layout": "bshd"}, joined.outputs[0])
+        return _Match(product, _operands(q, k, v, mask), attrs, product.outputs[0])
+
+    def operand(self, tensor: str) -> tuple[str, str]:
+        """A tensor [batch, heads, rows, features], or what its Transpose reads, and the layout."""
+        source = self.transposed(tensor, _HEADS)
+        return (tensor, "bhsd") if source is None else (source, "bshd")
+
+
+def _operands(q: str, k: str, v: str, mask: str) -> tuple[str, ...]:
+    return (q, k, v, mask) if mask else (q, k, v)
+
+
+def fuse(graph: Graph, analysis: Analysis) -> Graph:
+    """The graph with every attention pattern as one node of domain `sod2`."""
+    matcher = _Matcher(graph, analysis)
+    matches = [m for n in graph.nodes if n.op == "Softmax" and not n.domain and (m := matcher.match(n)) is not None]
+    by_last = {m.last.name: m for m in matches}
+    nodes = []
+    for node in graph.nodes:
+        found = by_last.get(node.name)
+        if found is None:
+            nodes.append(node)
+        else:
+            name = f"Attention/{node.name}"
+            nodes.append(Node(name, "Attention", found.inputs, (found.output,), found.attrs, node.guard, "sod2"))
+    return without_dead(replace(graph, nodes=tuple(nodes)))

@@ -1,0 +1,180 @@
+"""From the element expressions of a group to the C of its loop body.
+
+A group is evaluated by pulling: each output element asks its operator's `at`, which loads its inputs, which are either
+memory or the result of another node of the group. A value is bound to one local per (tensor, index), so a tensor that is
+used twice is computed once. Dims never appear as expressions in a kernel: each distinct one is a parameter n0, n1 ...,
+and each tensor in memory a pointer p0, p1 ..., numbered in order of first use. Two groups that differ only in names and
+sizes therefore give the same text, and one kernel serves both.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sod2.codegen.index import Affine, offset
+from sod2.errors import UnsupportedError
+from sod2.graph import Node
+from sod2.ops import OPS
+from sod2.ops.op import Fact
+from sod2.rdp import Analysis
+from sod2.symbolic import Dim, as_dim
+
+C_TYPES = {
+    "float32": "float", "float64": "double", "bool": "uint8_t",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def c_type(dtype: np.dtype[Any]) -> str:
+    """C type of a tensor's element."""
+    try:
+        return C_TYPES[dtype.name]
+    except KeyError:
+        raise UnsupportedError(f"element type {dtype.name} is not supported by the generated code") from None
+
+
+def literal(value: Any, dtype: np.dtype[Any]) -> str:
+    """A C constant of the given element type."""
+    if dtype.kind == "f":
+        suffix = "f" if dtype.itemsize == 4 else ""
+        if np.isnan(value):
+            return "NAN"
+        if np.isinf(value):
+            return "INFINITY" if value > 0 else "(-INFINITY)"
+        text = repr(float(value))
+        return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
+    return f"(({c_type(dtype)})INT64_C({int(value)}))" if int(value) > -(2**63) else f"(({c_type(dtype)})INT64_MIN)"
+
+
+Addend = tuple[str, tuple[int, ...], float]  # tensor, output dim of each of its dims, factor: the bias of an anchor
+
+
+@dataclass
+class Access:
+    """A load or store of one element: which pointer, and where."""
+
+    pointer: str
+    index: Affine
+
+
+@dataclass
+class Body:
+    """The statements of one loop iteration under construction, and everything they refer to."""
+
+    analysis: Analysis
+    producers: Mapping[str, Node]  # tensors computed inside the group
+    anchor: str = ""  # the tensor that an anchor's kernel hands over in a tile
+    addend: Addend | None = None
+    pointers: dict[str, str] = field(default_factory=dict)  # tensor -> p0, p1, ...
+    dims: dict[Dim, str] = field(default_factory=dict)  # dim -> n0, n1, ...
+    accesses: list[Access] = field(default_factory=list)
+    statements: list[str] = field(default_factory=list)
+    pinned: set[int] = field(default_factory=set)
+    bound: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def dim(self, value: Dim | int) -> str:
+        """C name of a dim: a literal, or one of the kernel's parameters."""
+        value = as_dim(value)
+        if value.is_constant:
+            return f"INT64_C({int(value)})" if abs(int(value)) > 2**31 - 1 else str(int(value))
+        return self.dims.setdefault(value, f"n{len(self.dims)}")
+
+    def pointer(self, tensor: str) -> str:
+        return self.pointers.setdefault(tensor, f"p{len(self.pointers)}")
+
+    def local(self, ctype: str, text: str) -> str:
+        """Bind an expression to a fresh local; a local stays itself."""
+        if re.fullmatch(r"v\d+", text):
+            return text
+        name = f"v{len(self.statements)}"
+        self.statements.append(f"const {ctype} {name} = {text};")
+        return name
+
+    def access(self, tensor: str, index: Sequence[Affine], dims: Sequence[Dim]) -> str:
+        """Placeholder @k@ of an access's C text; the loop nest fills it in when its axes are decided."""
+        self.accesses.append(Access(self.pointer(tensor), offset(index, dims)))
+        return f"@{len(self.accesses) - 1}@"
+
+    def value(self, tensor: str, index: Sequence[Affine]) -> str:
+        """Name of the local that holds one element of a tensor."""
+        fact = self.analysis[tensor]
+        key = tensor, repr(index)
+        if key not in self.bound:
+            self.bound[key] = self._bind(tensor, fact, index)
+        return self.bound[key]
+
+    def _bind(self, tensor: str, fact: Fact, index: Sequence[Affine]) -> str:
+        ctype = c_type(fact.dtype)
+        if tensor == self.anchor:
+            return self._anchor_value(ctype, index)
+        node = self.producers.get(tensor)
+        if node is not None:
+            x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
+            return self.local(ctype, OPS(node).at(node, _Operands(self, node), index, x, y))
+        known = fact.known_value
+        if known is not None and known.size == 1:
+            return self.local(ctype, self.constant(known.reshape(-1)[0], fact.dtype))
+        return self.local(ctype, self.access(tensor, index, fact.dims))
+
+    def _anchor_value(self, ctype: str, index: Sequence[Affine]) -> str:
+        if self.addend is None:
+            return self.local(ctype, "tile[j]")
+        tensor, dims, factor = self.addend
+        own = self.analysis[tensor].dims
+        at = tuple(Affine({}) if d == as_dim(1) else index[k] for d, k in zip(own, dims, strict=True))
+        scale = "" if factor == 1.0 else f"{literal(factor, np.dtype(np.float32))} * "
+        return self.local(ctype, f"tile[j] + {scale}{self.value(tensor, at)}")
+
+    def constant(self, value: Any, dtype: np.dtype[Any]) -> str:
+        return f"({c_type(dtype)}){self.dim(value)}" if isinstance(value, Dim) else literal(value, dtype)
+
+    def store(self, tensor: str, index: Sequence[Affine]) -> None:
+        """Write one element of a tensor of the group to memory."""
+        value = self.value(tensor, index)
+        self.statements.append(f"{self.access(tensor, index, self.analysis[tensor].dims)} = {value};")
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The Emitter that a node's `at` sees: its inputs by number."""
+
+    body: Body
+    node: Node
+
+    def load(self, operand: int, index: Sequence[Affine]) -> str:
+        return self.body.value(self.node.inputs[operand], tuple(index))
+
+    def position(self, dim: Dim | int) -> Affine:
+        return Affine({}, as_dim(dim))
+
+    def opaque(self, text: str) -> Affine:
+        return Affine({}, text=((f"({text})", as_dim(1)),))
+
+    def c(self, value: "Affine | Dim | int") -> str:
+        if not isinstance(value, Affine):
+            return self.body.dim(value)
+        self.body.pinned.update(value.terms)
+        return f"({render(value, {k: f'i{k}' for k in value.terms}, self.body)})"
+
+    def element(self, dtype: np.dtype[Any]) -> str:
+        return c_type(dtype)
+
+    def local(self, dtype: np.dtype[Any], text: str) -> str:
+        return self.body.local(c_type(dtype), text)
+
+
+def render(index: Affine, variables: Mapping[int, str], body: Body) -> str:
+    """C text of an index, given the variable of each axis it depends on."""
+    parts = []
+    for axis, coefficient in index.terms.items():
+        factor = body.dim(coefficient)
+        parts.append(variables[axis] if factor == "1" else f"{variables[axis]} * {factor}")
+    if index.base != as_dim(0):
+        parts.append(body.dim(index.base))
+    for text, coefficient in index.text:
+        factor = body.dim(coefficient)
+        parts.append(text if factor == "1" else f"{text} * {factor}")
+    return " + ".join(parts) or "0"

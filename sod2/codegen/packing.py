@@ -1,0 +1,138 @@
+"""Weights in the layouts that the kernels of `sod2/runtime` read.
+
+Every function takes a weight as ONNX stores it and returns a flat float32 array. `lanes` is the number of floats of a
+vector (SOD2_VL), `mr` and `nr` are the rows and columns of a register tile (SOD2_MR, SOD2_NR of `tile.h`); they must be
+those of the target that the runtime is compiled for. Padding is zeros, so it never changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+CONV_VERSIONS = ("panel", "pixel", "wino2", "wino4", "wino6", "depthwise")
+"""Names of the versions of a convolution, in the order of the enumeration of `conv.h`."""
+
+WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
+    2: (Fraction(1),),
+    4: (Fraction(5, 8), Fraction(3, 2)),
+    6: (Fraction(1), Fraction(2), Fraction(1, 2)),
+}
+"""Finite points of F(m, 3) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Register tile of a target: floats of a vector, rows and columns of a tile."""
+
+    lanes: int
+    mr: int
+    nr: int
+
+
+TILES = {"avx512": Tile(16, 14, 32), "avx2": Tile(8, 6, 16), "portable": Tile(4, 6, 16)}
+"""By instruction set; `portable` is also NEON."""
+
+
+def _panels(matrix: Array, nr: int) -> Array:
+    """Matrix [k, n] -> [ceil(n / nr), k, nr]."""
+    k, n = matrix.shape
+    panels = ceil(n / nr)
+    padded = np.zeros((k, panels * nr), np.float32)
+    padded[:, :n] = matrix
+    return np.ascontiguousarray(padded.reshape(k, panels, nr).transpose(1, 0, 2))
+
+
+def _joined(parts: Iterable[Array]) -> Array:
+    """The parts as one flat array, also where there are none."""
+    return np.concatenate([np.empty(0, np.float32), *(part.ravel() for part in parts)])
+
+
+def _row_blocks(matrix: Array, mr: int) -> Array:
+    """Matrix [rows, k] -> its balanced row blocks one after the other, each [k, rows of the block]."""
+    rows = len(matrix)
+    blocks = ceil(rows / mr)
+    edges = [rows * i // blocks for i in range(blocks + 1)] if blocks else []
+    return _joined(matrix[a:b].T for a, b in pairwise(edges))
+
+
+def gemm_b(b: Array, nr: int) -> Array:
+    """Pack B, [k, n] or [batch, k, n], for `sod2_gemm_run`; `b_batch` is then the size of one packed matrix."""
+    batches = b if b.ndim == 3 else b[None]
+    return _joined(_panels(matrix, nr) for matrix in batches)
+
+
+def _grouped(w: Array, groups: int) -> Array:
+    """Weight [oc, ic / groups, kh, kw] -> [groups, oc / groups, k]."""
+    return w.reshape(groups, w.shape[0] // groups, w.shape[1] * w.shape[2] * w.shape[3])
+
+
+def conv_panel(w: Array, groups: int, mr: int) -> Array:
+    """[group][row block][k][rows of the block], k = (channel, ky, kx)."""
+    return _joined(_row_blocks(matrix, mr) for matrix in _grouped(w, groups))
+
+
+def conv_pixel(w: Array, groups: int, nr: int) -> Array:
+    """[group][panel of nr output channels][k][nr]."""
+    return _joined(_panels(matrix.T, nr) for matrix in _grouped(w, groups))
+
+
+def conv_depthwise(w: Array) -> Array:
+    """[oc][kh][kw]: as ONNX has it."""
+    return np.ascontiguousarray(w, np.float32).ravel()
+
+
+def conv_transpose(w: Array, groups: int, mr: int) -> Array:
+    """Weight [ic, oc / groups, kh, kw] -> [group][output channel][row block of (ky, kx)][ic / groups][rows]."""
+    ic, channels, kh, kw = w.shape
+    taps = w.reshape(groups, ic // groups, channels, kh * kw).transpose(0, 2, 3, 1)
+    return _joined(_row_blocks(matrix, mr) for group in taps for matrix in group)
+
+
+def winograd_weight_transform(m: int) -> NDArray[np.float64]:
+    """Matrix G, [m + 2, 3], of F(m, 3): rows for 0, +p, -p, .., infinity."""
+    points = [Fraction(0)]
+    for p in WINOGRAD_POINTS[m]:
+        points += [p, -p]
+    rows = []
+    for j, a in enumerate(points):
+        scale = Fraction(1)
+        for i, b in enumerate(points):
+            scale *= a - b if i != j else 1
+        rows.append([float(a**e / scale) for e in range(3)])
+    return np.array([*rows, [0.0, 0.0, 1.0]])
+
+
+def conv_winograd(w: Array, m: int, lanes: int, nr: int) -> Array:
+    """Weight [oc, ic, 3, 3] -> [panel of nr output channels][xi][ic padded to lanes][nr], transformed in float64."""
+    oc, ic = w.shape[:2]
+    g = winograd_weight_transform(m)
+    points = (m + 2) ** 2
+    depth, panels = ceil(ic / lanes) * lanes, ceil(oc / nr)
+    packed = np.zeros((panels, points, depth, nr), np.float32)
+    for panel in range(panels):  # one panel at a time: the float64 copy of a whole layer may be 100 MB
+        part = w[panel * nr : (panel + 1) * nr].astype(np.float64)
+        u = np.einsum("ia,ocab,jb->ijco", g, part, g, optimize=True)
+        packed[panel, :, :ic, : len(part)] = u.reshape(points, ic, len(part))
+    return packed.ravel()
+
+
+def conv_weights(version: str, w: Array, groups: int, tile: Tile) -> Array:
+    """Pack the weight of a convolution for `version`, one of CONV_VERSIONS."""
+    pack: dict[str, Callable[[], Array]] = {
+        "panel": lambda: conv_panel(w, groups, tile.mr),
+        "pixel": lambda: conv_pixel(w, groups, tile.nr),
+        "depthwise": lambda: conv_depthwise(w),
+        "wino2": lambda: conv_winograd(w, 2, tile.lanes, tile.nr),
+        "wino4": lambda: conv_winograd(w, 4, tile.lanes, tile.nr),
+        "wino6": lambda: conv_winograd(w, 6, tile.lanes, tile.nr),
+    }
+    return pack[version]()

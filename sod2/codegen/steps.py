@@ -1,0 +1,229 @@
+"""C of the steps of an execution plan: what each one calls, and what it decides when a shape is bound.
+
+A step is a function of the run-time state. Sizes appear in it as expressions over the bound symbols; tensors as
+addresses of inputs, weights or arena buffers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sod2.codegen.elements import c_type, literal
+from sod2.codegen.nest import Kernel, element_kernel, epilogue_kernel
+from sod2.codegen.target import Target
+from sod2.codegen.weights import Weights
+from sod2.errors import UnsupportedError
+from sod2.fusion import Group
+from sod2.graph import Array, Node
+from sod2.ops import OPS
+from sod2.ops.anchor import Anchor
+from sod2.rdp import Analysis
+from sod2.storage import Copy, Materialize, Place, Step, Storage, byte_size
+from sod2.symbolic import Dim, as_dim, to_c
+
+_ALL = "const int64_t *sym = s->sym; int overflow = 0, *o = &overflow; sod2_pool *pool = s->pool;"
+
+
+def c_string(text: str) -> str:
+    """A C string literal; everything but plain ASCII in octal."""
+    plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
+    return f'"{plain}"'
+
+
+@dataclass
+class Emission:
+    """Everything that the steps add up to, while they are being written."""
+
+    analysis: Analysis
+    storage: Storage
+    target: Target
+    multi_version: bool
+    weights: Weights = field(default_factory=Weights)
+    kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
+    functions: list[str] = field(default_factory=list)
+    sizers: list[str] = field(default_factory=list)
+    choices: int = 0
+    scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
+
+    def __post_init__(self) -> None:
+        self.symbols = {name: k for k, name in enumerate(self.analysis.symbols)}
+
+    def size(self, dim: Dim | int) -> str:
+        """C expression of a dim over `sym`; overflow is reported through `o`."""
+        return to_c(as_dim(dim), self.symbol)
+
+    def symbol(self, name: str) -> str:
+        if name not in self.symbols:
+            raise UnsupportedError(f"size {name!r} exists only after execution; generated code needs it at the entry")
+        return f"sym[{self.symbols[name]}]"
+
+    def kernel(self, kernel: Kernel) -> str:
+        """Name of a kernel; equal sources are one kernel."""
+        return self.kernels.setdefault(kernel.source, f"k{len(self.kernels)}")
+
+    def address(self, tensor: str) -> str:
+        """C expression (void *) of a tensor's bytes."""
+        place: Place = self.storage.places[tensor]
+        if place.kind == "input":
+            return f"(void *)s->input[{place.number}]"
+        if place.kind == "constant":
+            value = np.asarray(self.analysis[place.name].known_value)
+            return f"(void *)(s->weights + {self.weights.add(place.name, 'raw', value)})"
+        return f"(void *)s->buffer[{place.number}]"
+
+    def operands(self, kernel: Kernel) -> str:
+        """Declaration of the `p` and `n` that a kernel reads."""
+        pointers = ", ".join(self.address(t) for t in kernel.tensors) or "NULL"
+        dims = ", ".join(self.size(d) for d in kernel.dims) or "0"
+        return f"void *const p[] = {{{pointers}}};\nconst int64_t n[] = {{{dims}}};"
+
+    def function(self, number: int, lines: Sequence[str]) -> None:
+        text = "\n".join(f"  {line}" for block in lines for line in block.split("\n"))
+        self.functions.append(
+            f"static void step_{number}(const sod2_state *s) {{\n  {_ALL}\n  (void)sym, (void)o, (void)pool;\n{text}\n}}\n"
+        )
+
+    def emit(self) -> None:
+        """Write every step."""
+        for number, step in enumerate(self.storage.steps):
+            if isinstance(step, Copy):
+                self.copy(number, step)
+            elif isinstance(step, Materialize):
+                self.materialize(number, step)
+            elif step.anchor is not None:
+                self.anchor(number, step, step.anchor)
+            else:
+                self.elements(number, step)
+
+    def copy(self, number: int, step: Copy) -> None:
+        size = self.size(byte_size(self.analysis, step.target))
+        call = f"sod2_copy({self.address(step.target)}, {self.address(step.source)}, {size}, pool);"
+        self.function(number, [call])
+
+    def materialize(self, number: int, step: Materialize) -> None:
+        fact = self.analysis[step.tensor]
+        value, ctype = np.asarray(fact.known_value), c_type(fact.dtype)
+        lines = [f"{ctype} *v = {self.address(step.tensor)};"]
+        for k, element in enumerate(value.flat):
+            known = isinstance(element, Dim)
+            lines.append(f"v[{k}] = ({ctype}){self.size(element) if known else literal(element, fact.dtype)};")
+        self.function(number, lines)
+
+    def elements(self, number: int, group: Group) -> None:
+        missing = next((n for n in group.nodes if not OPS(n).has_at), None)
+        if missing is not None:
+            raise UnsupportedError(f"operator {missing.op} (node {missing.name!r}) has no kernel and no element expression")
+        kernel = element_kernel(group.nodes, group.outputs, self.analysis)
+        *outer, inner = kernel.extents
+        rows = as_dim(1)
+        for extent in outer:
+            rows = rows * extent
+        cost = sum(OPS(n).cost for n in group.nodes)
+        run = f"sod2_nest_run({self.kernel(kernel)}, p, n, {self.size(rows)}, {self.size(inner)}, {cost}, pool);"
+        self.function(number, [self.operands(kernel), run])
+
+    def anchor(self, number: int, group: Group, node: Node) -> None:
+        op = OPS(node)
+        x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
+        lines: list[str] = []
+        epilogue = self.epilogue(group, node)
+        if epilogue is not None:
+            lines += [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"]
+        running = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=False)
+        statements = op.call(node, running, x, y)
+        self.function(number, [*lines, *running.declarations, statements])
+        first_choice = self.choices
+        binding = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=True)
+        op.call(node, binding, x, y)
+        if binding.decisions:
+            body = "\n".join(f"  {line}" for block in (*binding.declarations, *binding.decisions) for line in block.split("\n"))
+            self.sizers.append(
+                f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes,\n"
+                f"                   int *o) {{\n  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o;\n{body}\n}}\n"
+            )
+        self.choices = first_choice + binding.choice_count
+
+    def epilogue(self, group: Group, node: Node) -> Kernel | None:
+        op = OPS(node)
+        x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
+        bias = op.bias(node, x) if isinstance(op, Anchor) else None
+        fused = [n for n in group.nodes if n is not node]
+        if not fused and bias is None:
+            return None
+        space = op.space(node, x, y)
+        if space is None:
+            raise UnsupportedError(f"{node.op} (node {node.name!r}) takes no epilogue, but one was fused to it")
+        addend = (node.inputs[bias.operand], bias.dims, bias.scale) if bias is not None else None
+        return epilogue_kernel(fused, group.outputs, self.analysis, node.outputs[0], space, addend)
+
+
+@dataclass
+class StepCall:
+    """The Call of one anchor. With `binding` its text is evaluated when a shape is bound, where tensors are NULL."""
+
+    emission: Emission
+    step: int
+    node: Node
+    epilogue_name: str
+    binding: bool
+    declarations: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    choice_count: int = 0
+    scratch_count: int = 0
+
+    @property
+    def target(self) -> Target:
+        return self.emission.target
+
+    @property
+    def multi_version(self) -> bool:
+        """Whether several versions of a hot kernel are kept and chosen among by shape (MVC)."""
+        return self.emission.multi_version
+
+    def _typed(self, tensor: str, const: str) -> str:
+        if self.binding or tensor not in self.emission.storage.places:
+            return "NULL"
+        return f"({const}{c_type(self.emission.analysis[tensor].dtype)} *){self.emission.address(tensor)}"
+
+    def pointer(self, operand: int) -> str:
+        return self._typed(self.node.inputs[operand], "const ")
+
+    def result(self, output: int = 0) -> str:
+        return self._typed(self.node.outputs[output], "")
+
+    def c(self, value: Dim | int) -> str:
+        return self.emission.size(value)
+
+    def packed(self, operand: int, layout: str, array: Array) -> str:
+        offset = self.emission.weights.add(self.node.inputs[operand], layout, array)
+        base = "weights" if self.binding else "s->weights"
+        return f"(const {c_type(array.dtype)} *)({base} + {offset})"
+
+    def scratch(self, text: str) -> str:
+        number = self.scratch_count
+        self.scratch_count += 1
+        storage, emission = self.emission.storage, self.emission
+        name = f"scratch {number} of step {self.step}"
+        if not self.binding:
+            emission.scratch.append((name, self.step))
+        index = len(storage.buffers) + [n for n, _ in emission.scratch].index(name)
+        if self.binding:
+            self.decisions.append(f"bytes[{index}] = {text};")
+        return f"(void *)s->buffer[{index}]"
+
+    def choice(self, text: str) -> str:
+        number = self.emission.choices + self.choice_count
+        self.choice_count += 1
+        if not self.binding:
+            return f"s->plan[{number}]"
+        self.decisions.append(f"plan[{number}] = {text};")
+        return f"plan[{number}]"
+
+    def epilogue(self) -> tuple[str, str]:
+        if not self.epilogue_name:
+            return "NULL", "NULL"
+        return (self.epilogue_name, "NULL" if self.binding else "&epilogue_operands")
+
+    def setup(self, text: str) -> None:
+        self.declarations.append(text)

@@ -1,0 +1,114 @@
+"""The pipeline: from an ONNX model to an artifact, one pass after the other. The only reader of Options.
+
+A toggle picks between two functions of one signature, here and nowhere else.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from sod2 import artifact, attention, frontend, fusion, order, rdp, simplify, storage
+from sod2.artifact import CompiledModel
+from sod2.codegen.steps import Emission
+from sod2.codegen.target import Target, default_cache, host
+from sod2.errors import Error
+from sod2.fusion import FusionPlan
+from sod2.graph import Graph
+from sod2.rdp import Analysis
+from sod2.storage import Storage
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the compiler may do. The defaults are SoD²; each field is one of the paper's ablations."""
+
+    fusion: str = "rdp"  # none | static | rdp
+    sep: bool = True  # order the steps for the lowest peak, else the file's order
+    dmp: bool = True  # place buffers from the peak outwards, else best fit as engines do at run time
+    mvc: bool = True  # several versions of a hot kernel, chosen by shape, else one
+    control: str = "switch"  # switch | all: run the taken branch, or every branch and pick
+
+    def __post_init__(self) -> None:
+        for name, accepted in (("fusion", ("none", "static", "rdp")), ("control", ("switch", "all"))):
+            if getattr(self, name) not in accepted:
+                raise Error(f"option {name} is {getattr(self, name)!r}; accepted are {', '.join(accepted)}")
+        for name in ("sep", "dmp", "mvc"):
+            if not isinstance(getattr(self, name), bool):
+                raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every pass's result, for inspection: `sod2 explain` prints them."""
+
+    graph: Graph
+    analysis: Analysis
+    fusion: FusionPlan
+    storage: Storage
+
+
+def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
+    """RDP of a model: symbolic facts of every tensor. Needs no C compiler."""
+    return rdp.analyze(simplify.run(frontend.load(source, control)))
+
+
+_FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
+    "none": fusion.separate,
+    "static": lambda graph, analysis: fusion.plan(graph, rdp.analyze_static(graph)),
+    "rdp": fusion.plan,
+}
+
+
+def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -> Plan:
+    """All passes up to code generation."""
+    options = options or Options()
+    graph = simplify.run(frontend.load(source, options.control))
+    if options.fusion != "none":
+        graph = attention.fuse(graph, rdp.analyze(graph))
+    analysis = rdp.analyze(graph)
+    fused = _FUSE[options.fusion](graph, analysis)
+    arrange = order.near_optimal if options.sep else order.as_given
+    return Plan(graph, analysis, fused, storage.assign(graph, analysis, arrange(graph, analysis, fused)))
+
+
+def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
+    """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
+    planned = plan(source, options)
+    emission = Emission(planned.analysis, planned.storage, target, options.mvc)
+    emission.emit()
+    return artifact.write(emission, options.dmp, asdict(options), out)
+
+
+def compile(  # noqa: A001 - the public name, as in re.compile
+    source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1
+) -> CompiledModel:
+    """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2 itself."""
+    options, target = options or Options(), host()
+    folder = default_cache() / "models" / _key(source, options, target)
+    if not (folder / "manifest.json").exists():
+        build(source, options, target, folder)
+    return CompiledModel(folder, threads)
+
+
+def _key(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> str:
+    digest = hashlib.sha256(artifact.code_digest().encode())
+    digest.update(json.dumps([asdict(options), asdict(target)], sort_keys=True).encode())
+    model = frontend.read(source)
+    digest.update(model.SerializeToString(deterministic=True) if model.ByteSize() < 2**31 else _pieces(model))
+    return digest.hexdigest()[:32]
+
+
+def _pieces(model: onnx.ModelProto) -> bytes:
+    """Digest of a model above protobuf's 2 GB limit: its initializers one by one, then the rest."""
+    digest = hashlib.sha256()
+    for tensor in model.graph.initializer:
+        digest.update(tensor.name.encode() + np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).data)
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.graph.initializer[:]
+    return digest.digest() + rest.SerializeToString(deterministic=True)

@@ -1,0 +1,21 @@
+"""The exceptions a user meets. Each message is one sentence that names the offender, its value and what is accepted."""
+
+
+class Error(Exception):
+    """Base of every error that sod2 raises on purpose."""
+
+
+class ModelError(Error):
+    """The file is missing, corrupt, not ONNX, or contradicts itself."""
+
+
+class UnsupportedError(Error):
+    """The model is valid, but an operator, attribute, dtype or construct in it is not supported."""
+
+
+class InputError(Error):
+    """An input of a run has the wrong name, dtype, rank or shape."""
+
+
+class ToolchainError(Error):
+    """No C compiler was found, or it failed."""

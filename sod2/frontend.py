@@ -1,0 +1,267 @@
+"""ONNX to Graph: one flat, named, frozen graph with `<Switch, Combine>` in place of `If`.
+
+Local functions are inlined by onnx itself; initializers and Constant nodes become constants; a dim_param becomes an
+expression over symbols (`32*h`), and an unnamed dim a symbol of its own. Tensors and nodes of a branch keep their names
+unless those are taken. With `control="all"` both branches of every If run and a Where picks the result, which is how the
+paper's baselines execute control flow.
+
+Limits: opsets older than 13 are converted by onnx's version converter; Loop, Scan and sparse initializers are refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.version_converter
+from onnx import numpy_helper
+
+from sod2.errors import ModelError, UnsupportedError
+from sod2.graph import Array, Graph, Guard, Node, Value
+from sod2.symbolic import Dim, as_dim, constant, parse, substitute, symbol
+
+OLDEST_OPSET = 13
+_UNKNOWN_NAMES = {"", "?", "-1", "None", "unk", "unknown"}
+
+
+def read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    """The model of a path or proto; ModelError when there is no readable ONNX model behind it."""
+    if isinstance(source, onnx.ModelProto):
+        return source
+    path = Path(source)
+    if not path.is_file():
+        raise ModelError(f"model {str(path)!r} does not exist; a path to an .onnx file is expected")
+    try:
+        model = onnx.load(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"model {str(path)!r} refers to external data that is missing: {error}") from None
+    except Exception as error:  # protobuf raises several unrelated classes for bytes that are no ModelProto
+        raise ModelError(f"model {str(path)!r} is not a readable ONNX file ({type(error).__name__})") from None
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"model {str(path)!r} is not an ONNX model: it has no graph")
+    return model
+
+
+def load(source: str | Path | onnx.ModelProto, control: str = "switch") -> Graph:
+    """Read a model into a Graph. `control` is `switch` (only the taken branch runs) or `all` (every branch, then Where)."""
+    model = read(source)
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if not opset:
+        raise ModelError(f"model {model.graph.name!r} imports no version of the ai.onnx operators")
+    if opset < OLDEST_OPSET:
+        model, opset = _converted(model, opset), OLDEST_OPSET
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    reader = _Reader(control)
+    return reader.graph(model.graph, opset)
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as error:  # the converter raises plain RuntimeError and its own C++ exceptions
+        first = str(error).strip().splitlines()[0]
+        raise UnsupportedError(
+            f"the model uses opset {opset}, which onnx could not convert to {OLDEST_OPSET}, the oldest one supported: {first}"
+        ) from None
+
+
+def attributes(proto: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes of a node as Python values; sub-graphs are left out."""
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.type == onnx.AttributeProto.STRING:
+            found[attribute.name] = value.decode()
+        elif attribute.type == onnx.AttributeProto.STRINGS:
+            found[attribute.name] = [v.decode() for v in value]
+        elif attribute.type == onnx.AttributeProto.TENSOR:
+            found[attribute.name] = numpy_helper.to_array(value)
+        elif attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            found[attribute.name] = list(value) if attribute.type in _LISTS else value
+    return found
+
+
+_LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
+
+
+def _constant(node: onnx.NodeProto) -> Array:
+    found = attributes(node)
+    name, value = next(iter(found.items()), ("", None))
+    if name == "value":
+        return np.asarray(value)
+    dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+    if name not in dtypes:
+        raise UnsupportedError(f"Constant {node.output[0]!r} holds {name or 'nothing'}; numeric tensors are supported")
+    return np.asarray(value, dtypes[name])
+
+
+def dims_of(name: str, proto: onnx.TensorShapeProto) -> tuple[Dim, ...]:
+    """Symbolic dims of an input. A dim that is no affine expression of one symbol becomes a symbol of its own text."""
+    dims = []
+    for axis, dim in enumerate(proto.dim):
+        text = dim.dim_param.strip()
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            dims.append(constant(dim.dim_value))
+        elif text in _UNKNOWN_NAMES or text.startswith("unk__"):
+            dims.append(symbol(f"{name}.{axis}"))
+        else:
+            parsed = parse(text)
+            dims.append(parsed if is_affine(parsed) else symbol(text))
+    return tuple(dims)
+
+
+def is_affine(dim: Dim) -> bool:
+    """Whether a dim is scale * symbol + base, so that a concrete size gives the symbol's value."""
+    names = dim.symbols()
+    if dim.is_constant or len(names) != 1:
+        return dim.is_constant
+    (name,) = names
+    at0, at1, at2 = (substitute(dim, {name: as_dim(k)}) for k in range(3))
+    slope = at1 - at0
+    return all(d.is_constant for d in (at0, at1, at2)) and slope == at2 - at1 and _rebuilt(dim, name, at0, slope)
+
+
+def _rebuilt(dim: Dim, name: str, base: Dim, slope: Dim) -> bool:
+    return dim == symbol(name) * slope + base and slope != constant(0)
+
+
+def _dtype(tensor: onnx.TypeProto.Tensor, name: str) -> np.dtype[Any]:
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    except KeyError:
+        raise ModelError(f"input {name!r} has no valid element type ({tensor.elem_type})") from None
+
+
+@dataclass
+class _Scope:
+    """Names visible in one (sub-)graph: the file's names to the graph's; captures go through `outer`."""
+
+    names: dict[str, str]
+    guard: Guard = ()
+    outer: "_Scope | None" = None
+    predicate: str = ""
+    branch: bool = True
+
+
+@dataclass
+class _Reader:
+    control: str
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    switches: dict[tuple[str, str, Guard], tuple[str, str]] = field(default_factory=dict)
+
+    def unique(self, name: str) -> str:
+        """`name`, or name with a number when it is taken."""
+        fresh, count = name, 1
+        while fresh in self.taken:
+            fresh, count = f"{name}#{count}", count + 1
+        self.taken.add(fresh)
+        return fresh
+
+    def graph(self, proto: onnx.GraphProto, opset: int) -> Graph:
+        scope = _Scope({})
+        stored = {t.name for t in proto.initializer}
+        inputs = [self.input(v, scope) for v in proto.input if v.name not in stored]
+        self.body(proto, scope)
+        outputs = tuple(self.lookup(o.name, scope, f"output {o.name!r} of the graph") for o in proto.output)
+        return Graph(proto.name or "model", tuple(inputs), outputs, tuple(self.nodes), self.constants, opset)
+
+    def input(self, value: onnx.ValueInfoProto, scope: _Scope) -> Value:
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedError(f"input {value.name!r} is not a tensor; sequences and optionals are not supported")
+        tensor = value.type.tensor_type
+        scope.names[value.name] = self.unique(value.name)
+        shape = dims_of(value.name, tensor.shape) if tensor.HasField("shape") else None
+        return Value(value.name, _dtype(tensor, value.name), shape)
+
+    def body(self, proto: onnx.GraphProto, scope: _Scope) -> None:
+        if proto.sparse_initializer:
+            raise UnsupportedError(f"graph {proto.name!r} has sparse initializers; dense ones are supported")
+        for tensor in proto.initializer:
+            scope.names[tensor.name] = name = self.unique(tensor.name)
+            self.constants[name] = numpy_helper.to_array(tensor)
+        for node in proto.node:
+            self.node(node, scope)
+
+    def node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+        label = self.unique(f"node:{proto.name or proto.output[0]}").removeprefix("node:")
+        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+            scope.names[proto.output[0]] = name = self.unique(proto.output[0])
+            self.constants[name] = _constant(proto)
+            return
+        where = f"node {label!r} ({proto.op_type})"
+        inputs = tuple(self.lookup(t, scope, where) if t else "" for t in proto.input)
+        if proto.op_type == "If" and proto.domain in ("", "ai.onnx"):
+            self.branches(proto, label, inputs[0], scope)
+            return
+        outputs = tuple(self.define(t, scope) for t in proto.output)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        self.nodes.append(Node(label, proto.op_type, _trim(inputs), outputs, attributes(proto), scope.guard, domain))
+
+    def define(self, name: str, scope: _Scope) -> str:
+        if not name:
+            return ""
+        scope.names[name] = fresh = self.unique(name)
+        return fresh
+
+    def lookup(self, name: str, scope: _Scope, reader: str) -> str:
+        """The graph's name of a tensor, through Switches where it is captured from outside a branch."""
+        if name in scope.names:
+            return scope.names[name]
+        if scope.outer is None:
+            raise ModelError(f"{reader} reads tensor {name!r}, which nothing before it defines")
+        captured = self.lookup(name, scope.outer, reader)
+        if scope.predicate and captured not in self.constants:
+            captured = self.switch(captured, scope)
+        scope.names[name] = captured
+        return captured
+
+    def switch(self, tensor: str, scope: _Scope) -> str:
+        """The output of Switch(predicate, tensor) that belongs to this branch."""
+        assert scope.outer is not None
+        key = tensor, scope.predicate, scope.outer.guard
+        if key not in self.switches:
+            outputs = self.unique(f"{tensor}@then"), self.unique(f"{tensor}@else")
+            label = self.unique(f"node:Switch/{tensor}/{scope.predicate}").removeprefix("node:")
+            self.nodes.append(Node(label, "Switch", (scope.predicate, tensor), outputs, {}, scope.outer.guard))
+            self.switches[key] = outputs
+        return self.switches[key][0 if scope.branch else 1]
+
+    def branches(self, proto: onnx.NodeProto, label: str, predicate: str, scope: _Scope) -> None:
+        graphs = {a.name: a.g for a in proto.attribute}
+        switched = self.control == "switch"
+        results = []
+        for attribute, branch in (("then_branch", True), ("else_branch", False)):
+            guard = (*scope.guard, (predicate, branch)) if switched else scope.guard
+            inner = _Scope({}, guard, scope, predicate if switched else "", branch)
+            self.body(graphs[attribute], inner)
+            results.append([self.lookup(o.name, inner, f"{attribute} of {label!r}") for o in graphs[attribute].output])
+        for name, a, b in zip(proto.output, *results, strict=True):
+            op = "Combine" if switched else "Where"
+            node = self.unique(f"node:{op}/{name}").removeprefix("node:")
+            self.nodes.append(Node(node, op, (predicate, a, b), (self.define(name, scope),), {}, scope.guard))
+
+
+def _trim(tensors: Sequence[str]) -> tuple[str, ...]:
+    """Without trailing absent tensors."""
+    kept = list(tensors)
+    while kept and not kept[-1]:
+        kept.pop()
+    return tuple(kept)
+
+
+def without_dead(graph: Graph, keep: Iterable[str] = ()) -> Graph:
+    """The graph without nodes, outputs of nodes and constants that no output of the graph needs."""
+    needed = set(graph.outputs) | set(keep)
+    live = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            live.append(replace(node, outputs=tuple(t if t in needed else "" for t in node.outputs)))
+            needed.update(node.inputs, (p for p, _ in node.guard))
+    constants: Mapping[str, Array] = {k: v for k, v in graph.constants.items() if k in needed}
+    return Graph(graph.name, graph.inputs, graph.outputs, tuple(reversed(live)), constants, graph.opset)

@@ -1,0 +1,327 @@
+"""Resize: nearest, linear and cubic interpolation in all coordinate modes of ONNX.
+
+Sizes are exact. Given scales, a dim is floor(size * scale) of a *float32* product, as in every runtime: it may be
+another integer than in exact arithmetic. For a symbolic dim that is an expression only when
+the scale is a dyadic fraction p / 2^k, where the float product has no error as long as size * p stays below 2^24 (a
+guard says so); any other scale leaves the dim nac. Given sizes, the dims are those.
+
+Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes. Positions
+are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product as taps_of
+from typing import Any
+
+import numpy as np
+
+from sod2.errors import UnsupportedError
+from sod2.graph import Node
+from sod2.lattice import NAC, UNDEF, Shape, Undef
+from sod2.ops.attributes import normal_axis, present
+from sod2.ops.elementwise import CType
+from sod2.ops.lift import Element, integers, lift
+from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, register
+from sod2.symbolic import Dim, as_dim, eq, minimum
+
+Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
+EXACT = 2**24  # integers up to here are exact in float32
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+POSITIONS = {
+    # i: output index, s: scale, n and m: input and output length, a and b: region of interest; all float
+    "half_pixel": "({i} + 0.5f) / {s} - 0.5f",
+    "half_pixel_symmetric": "{n} / 2 * (1 - {m} / ({n} * {s})) + ({i} + 0.5f) / {s} - 0.5f",
+    "pytorch_half_pixel": "({m} > 1 ? ({i} + 0.5f) / {s} - 0.5f : 0)",
+    "asymmetric": "{i} / {s}",
+    "align_corners": "({m} > 1 ? {i} * ({n} - 1) / ({m} - 1) : 0)",
+    "tf_crop_and_resize": (
+        "({m} > 1 ? {a} * ({n} - 1) + {i} * (({b} - {a}) * ({n} - 1)) / ({m} - 1) : 0.5f * ({a} + {b}) * ({n} - 1))"
+    ),
+}
+NEAREST = {
+    "round_prefer_floor": "__builtin_ceilf({x} - 0.5f)",
+    "round_prefer_ceil": "__builtin_floorf({x} + 0.5f)",
+    "floor": "__builtin_floorf({x})",
+    "ceil": "__builtin_ceilf({x})",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dim of a resize: lengths, the given scale (None: the quotient of the lengths), its place in the inputs."""
+
+    size: Element
+    out: Element
+    scale: float | None
+    position: int | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no element moves along it."""
+        if self.position is None:
+            return True
+        return self.scale == 1.0 if self.scale is not None else lift(eq, self.size, self.out) == 1
+
+
+def scaled(size: Dim, scale: float) -> Dim | None:
+    """floor(size * scale) as float32 computes it; None when that is no expression over the size."""
+    exact = np.float32(scale)
+    if size.is_constant:
+        return as_dim(int(np.floor(np.float32(int(size)) * exact)))
+    numerator, denominator = float(exact).as_integer_ratio()
+    return size * numerator // denominator if numerator <= 2**8 else None
+
+
+def scale_guards(axes: Sequence[Axis]) -> list[tuple[Dim, Dim]]:
+    """Pairs that are equal exactly when the products of symbolic sizes and scales are exact in float32."""
+    pairs = []
+    for axis in axes:
+        if axis.scale is None or axis.is_kept or not isinstance(axis.size, Dim) or not isinstance(axis.out, Dim):
+            continue
+        product = axis.size * float(np.float32(axis.scale)).as_integer_ratio()[0]
+        if not axis.size.is_constant:
+            pairs.append((minimum(product, EXACT), product))
+    return [(a, b) for a, b in pairs if eq(a, b) is not True]
+
+
+@register()
+class Resize(Op):
+    """(X, roi, scales, sizes): one of scales and sizes is given."""
+
+    shape_inputs = (2, 3)
+    mapping = MappingType.ONE_TO_MANY
+    cost = 30
+
+    def _check(self, node: Node) -> None:
+        allowed = {
+            "mode": tuple(TAPS),
+            "coordinate_transformation_mode": tuple(POSITIONS),
+            "nearest_mode": tuple(NEAREST),
+            "keep_aspect_ratio_policy": ("stretch",),
+            "antialias": (0,),
+        }
+        for name, values in allowed.items():
+            if node.attrs.get(name, values[0]) not in values:
+                raise UnsupportedError(
+                    f"Resize (node {node.name!r}) with {name}={node.attrs[name]!r}; "
+                    f"{', '.join(map(str, values))} is supported"
+                )
+
+    def axes(self, node: Node, x: Facts) -> list[Axis] | None:
+        """What happens to every dim; None before the values of scales or sizes are reached."""
+        assert x[0] is not None and isinstance(x[0].shape, tuple)
+        self._check(node)
+        rank = len(x[0].shape)
+        chosen = [normal_axis(node, int(a), rank) for a in node.attrs.get("axes", range(rank))]
+        scales, sizes = present(x, 2), present(x, 3)
+        by_scale = sizes is None or (scales is not None and scales.shape != (as_dim(0),))
+        given = scales if by_scale else sizes
+        if given is None or isinstance(given.value, Undef):
+            return None
+        result = [Axis(d, d, None, None) for d in x[0].shape]
+        for k, axis in enumerate(chosen):
+            size = x[0].shape[axis]
+            if by_scale:
+                scale = float(given.value[k]) if given.known_value is not None else None
+                out = NAC if scale is None else lift(lambda d, s=scale: scaled(d, s), size)
+            else:
+                values = integers(given)
+                scale, out = None, NAC if values is None else values[k]
+            result[axis] = Axis(size, out, scale, k)
+        return result
+
+    def shape(self, node: Node, x: Facts) -> list[Shape]:
+        assert x[0] is not None and isinstance(x[0].shape, tuple)
+        axes = self.axes(node, x)
+        return [(UNDEF,) * len(x[0].shape) if axes is None else tuple(a.out for a in axes)]
+
+    def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
+        """Dims that aren't resized stay."""
+        claims: list[Shape] = [UNDEF] * len(node.inputs)
+        axes = self.axes(node, x)
+        if axes is not None and y[0] is not None and isinstance(y[0].shape, tuple):
+            claims[0] = tuple(
+                d if a.position is None or a.scale == 1.0 else UNDEF for a, d in zip(axes, y[0].shape, strict=True)
+            )
+        return claims
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        return scale_guards(self.axes(node, x) or [])
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and y[0] is not None
+        c = CType(x[0].dtype, e.element(x[0].dtype))
+        axes = self.axes(node, x) or []
+        taps: list[list[tuple[Index, str]]] = []
+        outside: list[str] = []
+        for i, axis in zip(index, axes, strict=True):
+            if axis.is_kept:
+                taps.append([(i, "")])
+                continue
+            position = self._position(node, e, e.c(i), axis, x)
+            if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+                assert isinstance(axis.size, Dim)
+                outside.append(f"{position} < 0 || {position} > (float)({e.c(axis.size)} - 1)")
+            taps.append(self._taps(node, e, position, axis))
+        value = self._blend(e, taps, c)
+        if not outside:
+            return value
+        return f"({' || '.join(outside)} ? {c.number(float(node.attrs.get('extrapolation_value', 0)))} : {value})"
+
+    def _blend(self, e: Emitter, taps: Sequence[Sequence[tuple[Index, str]]], c: CType) -> str:
+        terms = []
+        for chosen in taps_of(*taps):
+            weights = [w for _, w in chosen if w]
+            terms.append(" * ".join([*weights, e.load(0, [i for i, _ in chosen])]))
+        return f"(({c.name})({' + '.join(terms)}))" if len(terms) > 1 else terms[0]
+
+    def _position(self, node: Node, e: Emitter, i: str, axis: Axis, x: Facts) -> str:
+        assert isinstance(axis.size, Dim) and isinstance(axis.out, Dim) and axis.position is not None
+        n, m = f"(float){e.c(axis.size)}", f"(float){e.c(axis.out)}"
+        mode = str(node.attrs.get("coordinate_transformation_mode", "half_pixel"))
+        a = b = ""
+        if mode == "tf_crop_and_resize":
+            count = sum(1 for other in self.axes(node, x) or [] if other.position is not None)
+            a, b = (e.load(1, [e.position(axis.position + k * count)]) for k in (0, 1))
+        scale = f"({m} / {n})" if axis.scale is None else CType(np.dtype(np.float32), "float").number(axis.scale)
+        text = POSITIONS[mode].format(i=f"(float){i}", s=scale, n=n, m=m, a=a, b=b)
+        return e.local(np.dtype(np.float32), text)
+
+    def _taps(self, node: Node, e: Emitter, position: str, axis: Axis) -> list[tuple[Index, str]]:
+        """(index, C weight) of the elements that contribute along one axis, indices clamped into it."""
+        assert isinstance(axis.size, Dim)
+        last = f"({e.c(axis.size)} - 1)"
+        mode = str(node.attrs.get("mode", "nearest"))
+
+        def clamped(text: str) -> Index:
+            return e.opaque(f"sod2_imax(sod2_imin({text}, {last}), 0)")
+
+        if mode == "nearest":
+            rounding = NEAREST[str(node.attrs.get("nearest_mode", "round_prefer_floor"))].format(x=position)
+            return [(clamped(f"(int64_t){rounding}"), "")]
+        if mode == "linear":  # beyond the ends both taps are the end
+            position = e.local(np.dtype(np.float32), f"sod2_clampf({position}, 0, (float){last})")
+        base = e.local(np.dtype(np.int64), f"(int64_t)__builtin_floorf({position})")
+        t = e.local(np.dtype(np.float32), f"({position} - (float){base})")
+        if mode == "linear":
+            return [(clamped(base), f"(1 - {t})"), (clamped(f"{base} + 1"), t)]
+        return self._cubic_taps(node, e, base, t, last)
+
+    def _cubic_taps(self, node: Node, e: Emitter, base: str, t: str, last: str) -> list[tuple[Index, str]]:
+        a = CType(np.dtype(np.float32), "float").number(float(node.attrs.get("cubic_coeff_a", -0.75)))
+        near = "((({a} + 2) * {d} - ({a} + 3)) * {d} * {d} + 1)"
+        far = "((({a} * {d} - 5 * {a}) * {d} + 8 * {a}) * {d} - 4 * {a})"
+        forms = [(far, f"({t} + 1)"), (near, t), (near, f"(1 - {t})"), (far, f"(2 - {t})")]
+        weights = [e.local(np.dtype(np.float32), form.format(a=a, d=d)) for form, d in forms]
+        places = [f"({base} + {k - 1})" for k in range(4)]
+        if node.attrs.get("exclude_outside", 0):
+            inside = [f"({p} >= 0 && {p} <= {last} ? {w} : 0)" for p, w in zip(places, weights, strict=True)]
+            total = e.local(np.dtype(np.float32), f"({' + '.join(inside)})")
+            weights = [f"({w} / {total})" for w in inside]
+        return [(e.opaque(f"sod2_imax(sod2_imin({p}, {last}), 0)"), w) for p, w in zip(places, weights, strict=True)]
+
+    def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
+        x = arrays[0]
+        assert x is not None
+        rank = x.ndim
+        axes = [int(a) % rank for a in node.attrs.get("axes", range(rank))]
+        scales, sizes, roi = present(arrays, 2), present(arrays, 3), present(arrays, 1)
+        result, outside = x.astype(np.float64), np.zeros((1,) * rank, bool)
+        for k, axis in enumerate(axes):
+            size = x.shape[axis]
+            if scales is not None and scales.size:
+                scale = np.float32(scales[k])
+                out = int(np.floor(np.float32(size) * scale))
+            else:
+                assert sizes is not None
+                out = int(sizes[k])
+                scale = np.float32(out) / np.float32(size)
+            region = (0.0, 1.0) if roi is None or not roi.size else (roi[k], roi[k + len(axes)])
+            where = _positions(node, size, out, scale, region)
+            matrix = _weights(node, where, size)
+            result = np.moveaxis(np.tensordot(matrix, result, (1, axis)), 0, axis)
+            outside = outside | np.moveaxis(((where < 0) | (where > size - 1)).reshape(-1, *(1,) * (rank - 1)), 0, axis)
+        if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            result = np.where(outside, node.attrs.get("extrapolation_value", 0.0), result)
+        return [result.astype(x.dtype)]
+
+    def examples(self) -> Examples:
+        yield from _examples()
+
+
+def _positions(node: Node, size: int, out: int, scale: np.float32, region: tuple[float, float]) -> Array:
+    """Where output elements lie in the input, by the formulas of the standard, in float32."""
+    i, half = np.arange(out, dtype=np.float32), np.float32(0.5)
+    n, m = np.float32(size), np.float32(out)
+    mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
+    centre = (i + half) / scale - half
+    a, b = (np.float32(r) for r in region)
+    if mode == "half_pixel_symmetric":
+        return np.asarray(n / 2 * (1 - m / (n * scale)) + centre)
+    if mode == "pytorch_half_pixel":
+        return centre if out > 1 else i * 0
+    if mode == "asymmetric":
+        return i / scale
+    if mode == "align_corners":
+        return i * (n - 1) / (m - 1) if out > 1 else i * 0
+    if mode == "tf_crop_and_resize":
+        return a * (n - 1) + i * ((b - a) * (n - 1)) / (m - 1) if out > 1 else half * (a + b) * (n - 1) + i
+    return centre
+
+
+def _weights(node: Node, where: Array, size: int) -> Array:
+    """The interpolation along one axis as a matrix [out, in]."""
+    matrix = np.zeros((len(where), size))
+    mode = node.attrs.get("mode", "nearest")
+    for row, position in zip(matrix, where, strict=True):
+        if mode == "nearest":
+            rounding = {
+                "round_prefer_floor": math.ceil(position - np.float32(0.5)),
+                "round_prefer_ceil": math.floor(position + np.float32(0.5)),
+                "floor": math.floor(position),
+                "ceil": math.ceil(position),
+            }[node.attrs.get("nearest_mode", "round_prefer_floor")]
+            taps = [(rounding, 1.0)]
+        elif mode == "linear":
+            place = min(max(float(position), 0.0), size - 1.0)
+            taps = [(math.floor(place), 1 - place % 1), (math.floor(place) + 1, place % 1)]
+        else:
+            taps = _cubic(node, float(position), size)
+        for place, weight in taps:
+            row[min(max(place, 0), size - 1)] += weight
+    return matrix
+
+
+def _cubic(node: Node, position: float, size: int) -> list[tuple[int, float]]:
+    a = node.attrs.get("cubic_coeff_a", -0.75)
+    taps = []
+    for place in range(math.floor(position) - 1, math.floor(position) + 3):
+        d = abs(position - place)
+        weight = (a + 2) * d**3 - (a + 3) * d**2 + 1 if d <= 1 else a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+        taps.append((place, weight))
+    if node.attrs.get("exclude_outside", 0):
+        taps = [(p, w) for p, w in taps if 0 <= p < size]
+        taps = [(p, w / sum(w for _, w in taps)) for p, w in taps]
+    return taps
+
+
+def _examples() -> Examples:
+    x = np.random.default_rng(8).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    up, down = np.array([1, 1, 2, 1.5], np.float32), np.array([1, 1, 0.5, 0.75], np.float32)
+    sizes = np.array([1, 2, 7, 3], np.int64)
+    for mode in TAPS:
+        for transformation in ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"):
+            attrs = {"mode": mode, "coordinate_transformation_mode": transformation}
+            yield attrs, [x, None, up]
+            yield attrs, [x, None, None, sizes]
+        yield {"mode": mode, "coordinate_transformation_mode": "half_pixel_symmetric"}, [x, None, down]
+    for rounding in NEAREST:
+        yield {"nearest_mode": rounding}, [x, None, down]
+    yield {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}, [x, None, up]
+    yield {"mode": "linear", "axes": [2, 3]}, [x, None, None, np.array([3, 9], np.int64)]
+    roi = np.array([0, 0, 0.2, -0.25, 1, 1, 0.8, 1.25], np.float32)
+    crop = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    yield crop, [x, roi, None, sizes]
+    yield {}, [np.arange(224, dtype=np.float32).reshape(1, 1, 224), None, np.array([1, 1, 223.9999 / 224], np.float32)]

@@ -1,0 +1,271 @@
+/* Attention in one pass: scores, softmax and their product with V, without a matrix of all scores.
+
+   An item of work is a range of queries of one head. Keys are taken in chunks whose transpose is packed into panels
+   [key / NR][d][NR]. Against a chunk, blocks of at most MR queries are worked on while they are hot in L1: a tile
+   kernel makes their scores, two passes over each row make the scaled, masked exponentials and their sum in place, and
+   a second tile kernel multiplies them with rows of V where they lie. When keys need more than one chunk, maximum, sum and
+   unnormalised output are carried from chunk to chunk and rescaled (online softmax). Q, V and O are used in place,
+   through their strides; V is copied only when dv is no multiple of NR.
+
+   Scratch is bounded per thread whatever the lengths: the packed chunk by KEY_FLOATS, the carried output by
+   CARRY_FLOATS (more only where one panel or one block of queries is larger than that). With one chunk nothing is
+   carried and a block needs just MR rows.
+
+   The chunk depends on sizes alone and tile kernels give the same bits for any number of rows, so the result does not
+   depend on the number of threads. */
+#include "kernels.h"
+#include "tile.h"
+
+enum {
+    KEY_FLOATS = 32768,   /* 128 KB: a chunk of 512 keys of 64 */
+    CARRY_FLOATS = 28672, /* 112 KB: 56 queries of 512 */
+    MAX_KEYS = 512,       /* scores of a block must stay in L1: 14 * 512 floats = 28 KB */
+    MAX_BLOCKS = 8,       /* blocks of queries that share a packed chunk */
+    PAD = 16              /* floats behind a row of scores: rows 2^k apart would fall into one L1 set */
+};
+
+#define LOWEST -1e30f /* of a masked score; its multiples by log2(e) and differences are finite */
+
+typedef struct layout {
+    int64_t keys, chunks;                        /* keys in a chunk, multiple of NR; number of chunks */
+    int64_t queries;                             /* whose output is carried together */
+    int64_t width;                               /* dv rounded up to NR */
+    int64_t v, scores, carry, max, sum, total;   /* offsets in the scratch of a thread, in floats; K comes first */
+} layout;
+
+typedef struct job {
+    const sod2_attention *a;
+    layout at;
+    float *scratch;
+    int64_t splits; /* items per head */
+} job;
+
+/* The part of a head that is being worked on, and the scratch of the thread. */
+typedef struct part {
+    const sod2_attention *a;
+    const layout *at;
+    const float *q, *k, *v, *mask;
+    float *o;
+    float *packed_k, *packed_v, *scores, *carry, *max, *sum;
+} part;
+
+static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+static layout plan(const sod2_attention *a) {
+    layout at = {0};
+    int64_t keys = KEY_FLOATS / sod2_imax(a->d, 1) / SOD2_NR * SOD2_NR;
+    keys = sod2_imin(sod2_imax(keys, SOD2_NR), MAX_KEYS);
+    at.chunks = sod2_imax(1, (a->sk + keys - 1) / keys);
+    at.keys = round_up((a->sk + at.chunks - 1) / at.chunks, SOD2_NR); /* chunks of equal length */
+    at.width = round_up(a->dv, SOD2_NR);
+    int64_t blocks = CARRY_FLOATS / sod2_imax(at.width, 1) / SOD2_MR;
+    at.queries = at.chunks == 1 ? SOD2_MR : SOD2_MR * sod2_imin(sod2_imax(blocks, 1), MAX_BLOCKS);
+    at.v = at.keys * a->d;
+    at.scores = at.v + (at.width == a->dv ? 0 : at.keys * at.width);
+    at.carry = at.scores + SOD2_MR * (at.keys + PAD);
+    at.max = at.carry + at.queries * at.width;
+    at.sum = at.max + at.queries;
+    at.total = round_up(at.sum + at.queries, 16); /* threads share no cache line */
+    return at;
+}
+
+int64_t sod2_attention_scratch(const sod2_attention *a, int threads) {
+    return plan(a).total * (int64_t)sizeof(float) * threads;
+}
+
+/* K[count][d] -> panels [count / NR][d][NR], zero behind the last key. */
+static void pack_keys(const part *p, const float *k, int64_t count) {
+    const int64_t d = p->a->d, ld = p->a->k_row;
+    for (int64_t first = 0; first < count; first += SOD2_VL) {
+        float *panel = p->packed_k + first / SOD2_NR * SOD2_NR * d + first % SOD2_NR;
+        int64_t keys = sod2_imin(SOD2_VL, count - first), done = 0;
+        for (; keys == SOD2_VL && done + SOD2_VL <= d; done += SOD2_VL)
+            sod2_transpose(k + first * ld + done, ld, panel + done * SOD2_NR, SOD2_NR);
+        for (int64_t c = done; c < d; c++)
+            for (int64_t i = 0; i < SOD2_VL; i++) panel[c * SOD2_NR + i] = i < keys ? k[(first + i) * ld + c] : 0.0f;
+    }
+    for (int64_t key = round_up(count, SOD2_VL); key < round_up(count, SOD2_NR); key++)
+        for (int64_t c = 0; c < d; c++) p->packed_k[key / SOD2_NR * SOD2_NR * d + c * SOD2_NR + key % SOD2_NR] = 0.0f;
+}
+
+/* V[count][dv] -> [count][width], zero behind dv: a tile reads whole vectors. */
+static void pack_values(const part *p, const float *v, int64_t count) {
+    const int64_t width = p->at->width, dv = p->a->dv;
+    for (int64_t i = 0; i < count; i++) {
+        float *row = p->packed_v + i * width;
+        memcpy(row, v + i * p->a->v_row, (size_t)dv * sizeof(float));
+        memset(row + dv, 0, (size_t)(width - dv) * sizeof(float));
+    }
+}
+
+/* Vector of mask values of keys n .. n + count - 1. */
+SOD2_INLINE vf load_mask(const float *mask, int64_t stride, int64_t n, int64_t count) {
+    if (stride == 0) return vf_splat(*mask);
+    if (stride == 1) return count == SOD2_VL ? vf_load(mask + n) : vf_load_partial(mask + n, count, 0.0f);
+    float lanes[SOD2_VL] = {0};
+    for (int64_t i = 0; i < count; i++) lanes[i] = mask[(n + i) * stride];
+    return vf_load(lanes);
+}
+
+/* s = scale * s + mask in place, -infinity behind `count`; returns the maximum. Inlined for each kind of mask. Values
+   below LOWEST, -infinity among them, become LOWEST: a row that is masked altogether is then an ordinary one. */
+SOD2_INLINE float scale_row(float *s, int64_t count, float scale, const float *mask, int64_t stride) {
+    vf top = vf_splat(LOWEST);
+    int64_t n = 0;
+    for (; n + SOD2_VL <= count; n += SOD2_VL) {
+        vf x = vf_load(s + n) * scale;
+        if (mask != NULL) x = vf_max(vf_splat(LOWEST), x + load_mask(mask, stride, n, SOD2_VL));
+        vf_store(s + n, x);
+        top = vf_max(top, x);
+    }
+    if (n < count) {
+        vf x = vf_load(s + n) * scale;
+        if (mask != NULL) x = vf_max(vf_splat(LOWEST), x + load_mask(mask, stride, n, count - n));
+        x = vf_select(vf_lane_below(count - n), x, vf_splat(-INFINITY));
+        vf_store(s + n, x);
+        top = vf_max(top, x);
+    }
+    return vf_max_lanes(top);
+}
+
+static float scale_row_any(float *s, int64_t count, float scale, const float *mask, int64_t stride) {
+    if (mask == NULL) return scale_row(s, count, scale, NULL, 0);
+    if (stride == 1) return scale_row(s, count, scale, mask, 1);
+    return scale_row(s, count, scale, mask, stride);
+}
+
+/* s = e^(s - top) in place, `top` given as top * log2(e); returns the sum. `count` is rounded up to whole vectors,
+   where -infinity adds 2^-126 at most. That top * log2(e) is rounded does no harm: the factor is common to sum and output. */
+static float exponential_row(float *s, int64_t count, float top) {
+    vf sum0 = {0}, sum1 = {0};
+    int64_t n = 0;
+    for (; n + SOD2_VL < count; n += 2 * SOD2_VL) {
+        vf e0 = vf_exp2_negative(vf_load(s + n) * SOD2_LOG2E - top);
+        vf e1 = vf_exp2_negative(vf_load(s + n + SOD2_VL) * SOD2_LOG2E - top);
+        vf_store(s + n, e0);
+        vf_store(s + n + SOD2_VL, e1);
+        sum0 += e0;
+        sum1 += e1;
+    }
+    for (; n < count; n += SOD2_VL) {
+        vf e = vf_exp2_negative(vf_load(s + n) * SOD2_LOG2E - top);
+        vf_store(s + n, e);
+        sum0 += e;
+    }
+    return vf_sum_lanes(sum0 + sum1);
+}
+
+/* Softmax of one row against one chunk; rescales what earlier chunks left of its output. */
+static void softmax_row(const part *p, float *s, int64_t count, const float *mask, int64_t row, int first) {
+    float top = scale_row_any(s, count, p->a->scale, mask, p->a->mask_col) * SOD2_LOG2E;
+    if (first) {
+        p->max[row] = top;
+        p->sum[row] = exponential_row(s, count, top);
+        return;
+    }
+    float before = p->max[row];
+    top = top < before ? before : top;
+    float sum = exponential_row(s, count, top);
+    float factor = vf_exp2_negative(vf_splat(before - top))[0];
+    float *out = p->carry + row * p->at->width;
+    p->max[row] = top;
+    p->sum[row] = p->sum[row] * factor + sum;
+    for (int64_t c = 0; c < p->at->width; c += SOD2_VL) vf_store(out + c, vf_load(out + c) * factor);
+}
+
+/* Queries from `query` of the head, from row `row` of the carried ones, against keys key .. key + count - 1. */
+static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows, int64_t key, int64_t count) {
+    const sod2_attention *a = p->a;
+    const int64_t ld = p->at->keys + PAD, width = p->at->width;
+    const float *q = p->q + query * a->q_row;
+    for (int64_t n = 0; n < count; n += SOD2_NR)
+        sod2_tile_rows[rows](a->d, q, a->q_row, p->packed_k + n * a->d, SOD2_NR, p->scores + n, ld, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        const float *mask = p->mask == NULL ? NULL : p->mask + (query + i) * a->mask_row + key * a->mask_col;
+        softmax_row(p, p->scores + i * ld, count, mask, row + i, key == 0);
+    }
+    const int in_place = width == a->dv;
+    const float *v = in_place ? p->v + key * a->v_row : p->packed_v;
+    const int64_t ldv = in_place ? a->v_row : width;
+    for (int64_t c = 0; c < width; c += SOD2_NR)
+        sod2_tile_rows[rows](count, p->scores, ld, v + c, ldv, p->carry + row * width + c, width, key != 0);
+}
+
+/* o = carried / sum for `rows` queries from `query`. */
+static void store_rows(const part *p, int64_t query, int64_t rows) {
+    const int64_t dv = p->a->dv;
+    for (int64_t i = 0; i < rows; i++) {
+        const float *in = p->carry + i * p->at->width;
+        float *out = p->o + (query + i) * p->a->o_row;
+        float factor = 1.0f / p->sum[i];
+        for (int64_t c = 0; c < dv; c++) out[c] = in[c] * factor;
+    }
+}
+
+/* Queries first .. end-1 of a head. The packed chunk stays valid over all of them if it is the only one. */
+static void attend(const part *p, int64_t first, int64_t end) {
+    const sod2_attention *a = p->a;
+    const int64_t keys = p->at->keys;
+    const int once = p->at->chunks == 1;
+    for (int64_t query = first, group; query < end; query += group) {
+        group = sod2_imin(p->at->queries, end - query);
+        if (once) { /* blocks of equal height rather than MR, MR, .., 1 */
+            int64_t left = sod2_blocks(end - query);
+            group = (end - query + left - 1) / left;
+        }
+        for (int64_t key = 0; key < a->sk; key += keys) {
+            int64_t count = sod2_imin(keys, a->sk - key), blocks = sod2_blocks(group);
+            if (!once || query == first) {
+                pack_keys(p, p->k + key * a->k_row, count);
+                if (p->at->width != a->dv) pack_values(p, p->v + key * a->v_row, count);
+            }
+            for (int64_t b = 0; b < blocks; b++) {
+                int64_t row = sod2_block_start(b, group, blocks);
+                attend_block(p, query + row, row, sod2_block_start(b + 1, group, blocks) - row, key, count);
+            }
+        }
+        store_rows(p, query, group);
+    }
+}
+
+static void zero_rows(const sod2_attention *a, float *o, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i++) memset(o + i * a->o_row, 0, (size_t)a->dv * sizeof(float));
+}
+
+static void run_item(void *arg, int64_t item, int thread) {
+    const job *j = arg;
+    const sod2_attention *a = j->a;
+    const int64_t head = item / j->splits % a->heads, batch = item / j->splits / a->heads, split = item % j->splits;
+    const int64_t first = a->sq * split / j->splits, end = a->sq * (split + 1) / j->splits;
+    float *scratch = j->scratch + j->at.total * thread;
+    float *o = a->o + batch * a->o_batch + head * a->o_head;
+    if (a->sk == 0) {
+        zero_rows(a, o, first, end);
+        return;
+    }
+    part p = {
+        .a = a,
+        .at = &j->at,
+        .q = a->q + batch * a->q_batch + head * a->q_head,
+        .k = a->k + batch * a->k_batch + head * a->k_head,
+        .v = a->v + batch * a->v_batch + head * a->v_head,
+        .mask = a->mask == NULL ? NULL : a->mask + batch * a->mask_batch + head * a->mask_head,
+        .o = o,
+        .packed_k = scratch,
+        .packed_v = scratch + j->at.v,
+        .scores = scratch + j->at.scores,
+        .carry = scratch + j->at.carry,
+        .max = scratch + j->at.max,
+        .sum = scratch + j->at.sum,
+    };
+    attend(&p, first, end);
+}
+
+void sod2_attention_run(const sod2_attention *a, void *scratch, sod2_pool *pool) {
+    const int64_t heads = a->batch * a->heads, threads = sod2_pool_threads(pool);
+    if (heads == 0 || a->sq == 0 || a->dv == 0) return;
+    /* Whole heads if they feed every thread four times, since each item packs its keys anew. */
+    int64_t splits = threads == 1 ? 1 : sod2_imin((4 * threads + heads - 1) / heads, sod2_blocks(a->sq));
+    job j = {.a = a, .at = plan(a), .scratch = scratch, .splits = splits};
+    sod2_parallel(pool, heads * splits, run_item, &j);
+}

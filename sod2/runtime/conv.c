@@ -1,0 +1,38 @@
+/* Choice among the versions of a convolution, and the few lines they share. */
+#include "conv.h"
+
+static const sod2_conv_kernel *const KERNELS[SOD2_CONV_VERSIONS] = {
+    [SOD2_CONV_PANEL] = &sod2_conv_panel, [SOD2_CONV_PIXEL] = &sod2_conv_pixel, [SOD2_CONV_WINO2] = &sod2_conv_wino2,
+    [SOD2_CONV_WINO4] = &sod2_conv_wino4, [SOD2_CONV_WINO6] = &sod2_conv_wino6,
+    [SOD2_CONV_DEPTHWISE] = &sod2_conv_depthwise};
+
+int sod2_conv_choose(const sod2_conv *c, int threads) {
+  (void)threads;
+  int best = -1;
+  double best_cost = 0;
+  for (int v = 0; v < SOD2_CONV_VERSIONS; v++) {
+    if (!c->w[v]) continue;
+    const double cost = KERNELS[v]->cost(c);
+    if (best < 0 || cost < best_cost) best = v, best_cost = cost;
+  }
+  return best;
+}
+
+int64_t sod2_conv_scratch(const sod2_conv *c, int version, int threads) {
+  return KERNELS[version]->scratch(c, threads) * (int64_t)sizeof(float);
+}
+
+void sod2_conv_run(const sod2_conv *c, int version, void *scratch, sod2_pool *pool) {
+  KERNELS[version]->run(c, scratch, pool);
+}
+
+void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
+                     int64_t col, int64_t cols) {
+  if (c->epilogue) {
+    c->epilogue(c->epilogue_args, tile, ld, n, row, rows, col, cols);
+    return;
+  }
+  const int64_t pixels = c->oh * c->ow;
+  float *y = c->y + (n * c->oc + row) * pixels + col;
+  for (int64_t i = 0; i < rows; i++) memcpy(y + i * pixels, tile + i * ld, (size_t)cols * sizeof *y);
+}

@@ -1,0 +1,75 @@
+/* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
+
+   Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one panel
+   of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in L1 while the pixels pass;
+   the finished tile is transposed to rows of pixels for the epilogue. */
+#include "strips.h"
+#include "tile.h"
+
+enum {
+  KC = 512,
+  MAX_PIXELS = 112,
+  TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
+};
+
+typedef struct pixel_plan {
+  int64_t rows, panels; /* output channels of a group */
+} pixel_plan;
+
+static int is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
+
+static int64_t scratch(const sod2_conv *c, int threads) {
+  (void)threads;
+  if (is_empty(c)) return 0;
+  const sod2_strips s = sod2_strips_plan(c);
+  return s.offsets + s.floats;
+}
+
+/* tile[pixel][NR] of one panel of weights. */
+static void multiply(const sod2_window *w, const sod2_block *b, const float *weights, float *tile) {
+  const sod2_strips *s = w->strips;
+  const int64_t pieces = sod2_blocks(b->columns);
+  for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += KC)
+    for (int64_t y = 0; y < b->lines; y++)
+      for (int64_t i = 0; i < pieces; i++) {
+        const int64_t x = sod2_block_start(i, b->columns, pieces);
+        const int64_t height = sod2_block_start(i + 1, b->columns, pieces) - x;
+        sod2_tile_gather_a[height](sod2_imin(KC, s->depth - k0), w->base + (b->y + y) * s->width + b->x + x,
+                                   weights + k0 * SOD2_NR, w->offset + k0, tile + (y * b->columns + x) * SOD2_NR,
+                                   SOD2_NR, k0 > 0);
+      }
+}
+
+static void pixel_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const sod2_window *w = arg;
+  const pixel_plan *p = w->plan;
+  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), panel = chunk / blocks, row = panel * SOD2_NR;
+  const sod2_block b = sod2_window_block(w, MAX_PIXELS, 1, chunk % blocks);
+  float tile[TILE_LD * SOD2_NR], channels[SOD2_NR * TILE_LD];
+  multiply(w, &b, w->c->w[SOD2_CONV_PIXEL] + (w->group * p->panels + panel) * w->strips->depth * SOD2_NR, tile);
+  for (int64_t i = 0; i < b.count; i += SOD2_VL)
+    for (int64_t j = 0; j < SOD2_NR; j += SOD2_VL)
+      sod2_transpose(tile + i * SOD2_NR + j, SOD2_NR, channels + j * TILE_LD + i, TILE_LD);
+  sod2_conv_store(w->c, channels, TILE_LD, w->image, w->group * p->rows + row, sod2_imin(SOD2_NR, p->rows - row),
+                  b.first, b.count);
+}
+
+static void compute(const sod2_window *w, sod2_pool *pool) {
+  const pixel_plan *p = w->plan;
+  sod2_window window = *w;
+  sod2_parallel(pool, sod2_window_blocks(w, MAX_PIXELS) * p->panels, pixel_chunk, &window);
+}
+
+static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
+  if (is_empty(c)) return;
+  const sod2_strips s = sod2_strips_plan(c);
+  const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
+  sod2_strips_run(c, &s, &p, scratch, pool, compute);
+}
+
+static double cost(const sod2_conv *c) {
+  return 2.0 * c->n * c->oc * c->oh * c->ow * (c->ic / c->groups) * c->kh * c->kw;
+}
+
+const sod2_conv_kernel sod2_conv_pixel = {cost, scratch, run};

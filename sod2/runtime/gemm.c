@@ -1,0 +1,110 @@
+/* GEMM over packed B.
+
+   A piece of work is one panel of NR columns times up to GROUP row blocks. The sum over k is cut into pieces of KC, so
+   that KC rows of the panel stay in L1 while the row blocks pass over them; partial sums wait in a tile of the stack
+   (at most GROUP * MR rows), which the epilogue reads at the end. A is read in place: packing it gained nothing when
+   its rows are contiguous; otherwise KC columns of a row block are copied to the stack first.
+
+   One kernel serves all shapes: a matrix-vector product is bound by the stream of B, which a tile of one row reads at
+   the speed of the caches. */
+#include "gemm.h"
+
+#include "tile.h"
+
+enum { KC = 512, GROUP = 8, MAX_ROWS = GROUP * SOD2_MR };
+
+typedef struct gemm_job {
+  const sod2_gemm *g;
+  int64_t panels, blocks, groups; /* per matrix; groups of row blocks */
+} gemm_job;
+
+/* Rows [0, rows) of columns [k0, k0 + k) of A to [k][rows]. */
+static void pack_a(const sod2_gemm *g, const float *a, int64_t rows, int64_t k, float *packed) {
+  for (int64_t p = 0; p < k; p++)
+    for (int64_t i = 0; i < rows; i++) packed[p * rows + i] = a[i * g->lda + p * g->a_col];
+}
+
+/* tile[rows][NR] = the rows from `row` on, times one panel. */
+static void multiply(const sod2_gemm *g, const float *a, const float *panel, int64_t row, int64_t rows, float *tile) {
+  const int64_t blocks = sod2_blocks(rows);
+  float packed[KC * SOD2_MR];
+  for (int64_t k0 = 0; k0 == 0 || k0 < g->k; k0 += KC) {
+    const int64_t k = sod2_imin(KC, g->k - k0);
+    const float *b = panel + k0 * SOD2_NR;
+    for (int64_t block = 0; block < blocks; block++) {
+      const int64_t i = sod2_block_start(block, rows, blocks);
+      const int64_t height = sod2_block_start(block + 1, rows, blocks) - i;
+      const float *source = a + (row + i) * g->lda + k0 * g->a_col;
+      float *c = tile + i * SOD2_NR;
+      if (g->a_col == 1) {
+        sod2_tile_rows[height](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0);
+      } else {
+        pack_a(g, source, height, k, packed);
+        sod2_tile_packed[height](k, packed, height, b, SOD2_NR, c, SOD2_NR, k0 > 0);
+      }
+    }
+  }
+}
+
+static void store(const sod2_gemm *g, const float *tile, int64_t batch, int64_t row, int64_t rows, int64_t col,
+                  int64_t cols) {
+  if (g->epilogue) {
+    g->epilogue(g->epilogue_args, tile, SOD2_NR, batch, row, rows, col, cols);
+    return;
+  }
+  float *out = g->out + batch * g->out_batch + row * g->ldo + col;
+  for (int64_t i = 0; i < rows; i++) memcpy(out + i * g->ldo, tile + i * SOD2_NR, (size_t)cols * sizeof *out);
+}
+
+static void gemm_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const gemm_job *job = arg;
+  const sod2_gemm *g = job->g;
+  const int64_t group = chunk % job->groups, panel = chunk / job->groups % job->panels;
+  const int64_t batch = chunk / (job->groups * job->panels);
+  const int64_t row = sod2_block_start(group, g->m, job->groups);
+  const int64_t rows = sod2_block_start(group + 1, g->m, job->groups) - row;
+  const float *b = g->b + batch * g->b_batch + panel * g->k * SOD2_NR;
+  float tile[MAX_ROWS * SOD2_NR];
+  multiply(g, g->a + batch * g->a_batch, b, row, rows, tile);
+  store(g, tile, batch, row, rows, panel * SOD2_NR, sod2_imin(SOD2_NR, g->n - panel * SOD2_NR));
+}
+
+void sod2_gemm_run(const sod2_gemm *g, sod2_pool *pool) {
+  if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return;
+  const int64_t panels = (g->n + SOD2_NR - 1) / SOD2_NR;
+  int64_t groups = (g->m + MAX_ROWS - 1) / MAX_ROWS;
+  const int64_t wanted = 4 * sod2_pool_threads(pool); /* few panels: cut the rows finer, down to one block each */
+  if (g->batch * panels * groups < wanted)
+    groups = sod2_imin(sod2_blocks(g->m), (wanted + g->batch * panels - 1) / (g->batch * panels));
+  gemm_job job = {.g = g, .panels = panels, .groups = groups};
+  sod2_parallel(pool, g->batch * panels * groups, gemm_chunk, &job);
+}
+
+int64_t sod2_gemm_packed_floats(int64_t k, int64_t n) { return (n + SOD2_NR - 1) / SOD2_NR * SOD2_NR * k; }
+
+typedef struct pack_job {
+  const float *b;
+  int64_t k, n, ldk, ldn;
+  float *packed;
+} pack_job;
+
+static void pack_panel(void *arg, int64_t panel, int thread) {
+  (void)thread;
+  const pack_job *job = arg;
+  const int64_t col = panel * SOD2_NR, cols = sod2_imin(SOD2_NR, job->n - col);
+  const float *b = job->b + col * job->ldn;
+  float *out = job->packed + col * job->k;
+  int64_t k = 0;
+  if (job->ldk == 1 && cols == SOD2_NR) /* a transposed matrix: columns are contiguous */
+    for (; k + SOD2_VL <= job->k; k += SOD2_VL)
+      for (int64_t j = 0; j < SOD2_NR; j += SOD2_VL)
+        sod2_transpose(b + k + j * job->ldn, job->ldn, out + k * SOD2_NR + j, SOD2_NR);
+  for (; k < job->k; k++)
+    for (int64_t j = 0; j < SOD2_NR; j++) out[k * SOD2_NR + j] = j < cols ? b[k * job->ldk + j * job->ldn] : 0.0f;
+}
+
+void sod2_gemm_pack_b(const float *b, int64_t k, int64_t n, int64_t ldk, int64_t ldn, float *packed, sod2_pool *pool) {
+  pack_job job = {.b = b, .k = k, .n = n, .ldk = ldk, .ldn = ldn, .packed = packed};
+  if (k > 0) sod2_parallel(pool, (n + SOD2_NR - 1) / SOD2_NR, pack_panel, &job);
+}

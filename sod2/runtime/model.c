@@ -1,0 +1,387 @@
+/* A loaded model: weights, arena, threads and bound plans. Implements sod2.h over the tables of program.h.
+
+   - Weights are mapped read-only and shared between processes; the file's header must match the generated code.
+   - The arena is one anonymous mapping of exactly what the largest bound shape needs. Nothing in it lives from one run
+     to the next, so growing is unmap, then map: two arenas never exist at once and nothing is copied.
+   - A bound plan (symbols, choices, offsets) is kept for the last PLANS dims, most recently used first; binding dims
+     that were seen costs a comparison. A bind that fails leaves the model bound as it was. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "program.h"
+
+#define PLANS 32
+#define MAX_THREADS 1024
+#define MESSAGE_CAPACITY 512
+/* From this size the arena asks for huge pages: the first touch of 20 MB then costs 0.5 ms where 4 KB pages cost 16. */
+#define HUGE_PAGE ((int64_t)2 << 20)
+
+/* What bind decides for one tuple of dims. The arrays lie in one block behind the struct. */
+typedef struct plan {
+  int64_t *dims, *sym, *choice, *offset;
+  int64_t arena_bytes, live_bytes;
+} plan;
+
+struct sod2_model {
+  const sod2_program *program;
+  sod2_pool *pool;
+  char *file; /* weights.bin, header included */
+  int64_t file_bytes;
+  char *arena;
+  int64_t reserved;
+  int32_t ranks; /* dims of all inputs together */
+  int32_t plans;
+  plan *plan[PLANS]; /* most recently used first */
+  plan *bound;
+  int ran;            /* outputs are there */
+  char **address;     /* [buffers] at the bound plan and the current arena */
+  const void **input; /* [inputs] of the last run: an output may be an input */
+  int64_t *bytes;     /* [buffers] sizes, while binding */
+  int64_t *step_ns;   /* [steps] */
+  int profiling;
+  int64_t bind_ns;
+};
+
+static _Thread_local char message[MESSAGE_CAPACITY];
+
+/* Writes the message of a failure and returns its code. */
+__attribute__((format(printf, 2, 3))) static int fail(int code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  return code;
+}
+
+const char *sod2_message(void) { return message; }
+
+int64_t sod2_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- load and free ---------------------------------------------------------------------------------------------- */
+
+/* Checks that an open weights file of `size` bytes is the one that the program was generated with. */
+static int check_weights(const sod2_program *program, const char *path, int file, int64_t size) {
+  char header[SOD2_WEIGHTS_HEADER];
+  int64_t payload;
+  if (pread(file, header, sizeof header, 0) != (ssize_t)sizeof header || memcmp(header, SOD2_WEIGHTS_MAGIC, 8) != 0)
+    return fail(SOD2_ERROR_FILE, "%s is not a weights file: it does not start with %s", path, SOD2_WEIGHTS_MAGIC);
+  memcpy(&payload, header + 8, sizeof payload);
+  if (memcmp(header + 16, program->weight_digest, SOD2_DIGEST_LENGTH) != 0 || payload != program->weight_bytes)
+    return fail(SOD2_ERROR_FILE, "%s belongs to another model: its digest is %.*s, model %s needs %s", path,
+                SOD2_DIGEST_LENGTH, header + 16, program->name, program->weight_digest);
+  if (size != SOD2_WEIGHTS_HEADER + payload)
+    return fail(SOD2_ERROR_FILE, "%s has %lld bytes, its header says %lld", path, (long long)size,
+                (long long)(SOD2_WEIGHTS_HEADER + payload));
+  return SOD2_OK;
+}
+
+/* Maps the weights with all pages present, so that the first run pays no page faults for them. */
+static int map_weights(sod2_model *model, const char *path) {
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail(SOD2_ERROR_FILE, "cannot open the weights %s: %s", path, strerror(errno));
+  struct stat status;
+  int code = SOD2_OK;
+  if (fstat(file, &status) != 0) code = fail(SOD2_ERROR_FILE, "cannot read %s: %s", path, strerror(errno));
+  if (code == SOD2_OK) code = check_weights(model->program, path, file, status.st_size);
+  if (code == SOD2_OK) {
+    void *mapped = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+    if (mapped == MAP_FAILED) {
+      code = fail(SOD2_ERROR_MEMORY, "cannot map %s: %s", path, strerror(errno));
+    } else {
+      model->file = mapped;
+      model->file_bytes = status.st_size;
+    }
+  }
+  close(file);
+  return code;
+}
+
+/* calloc that never asks for 0 bytes, so that NULL always means no memory. */
+static void *table(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
+
+static int allocate_tables(sod2_model *model) {
+  const sod2_program *program = model->program;
+  for (int32_t i = 0; i < program->inputs; i++) model->ranks += program->input[i].rank;
+  model->address = table(program->buffers, sizeof *model->address);
+  model->input = table(program->inputs, sizeof *model->input);
+  model->bytes = table(program->buffers, sizeof *model->bytes);
+  model->step_ns = table(program->steps, sizeof *model->step_ns);
+  if (!model->address || !model->input || !model->bytes || !model->step_ns)
+    return fail(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
+  return SOD2_OK;
+}
+
+int sod2_load(const char *weights_path, int threads, sod2_model **result) {
+  *result = NULL;
+  if (threads < 1 || threads > MAX_THREADS)
+    return fail(SOD2_ERROR_INPUT, "threads is %d, accepted are 1 to %d", threads, MAX_THREADS);
+  sod2_model *model = calloc(1, sizeof *model);
+  if (model == NULL) return fail(SOD2_ERROR_MEMORY, "no memory for model %s", sod2_main.name);
+  model->program = &sod2_main;
+  int code = map_weights(model, weights_path);
+  if (code == SOD2_OK) code = allocate_tables(model);
+  if (code == SOD2_OK && (model->pool = sod2_pool_create(threads)) == NULL)
+    code = fail(SOD2_ERROR_MEMORY, "cannot start %d threads", threads);
+  if (code != SOD2_OK) {
+    sod2_free(model);
+    return code;
+  }
+  *result = model;
+  return SOD2_OK;
+}
+
+void sod2_trim(sod2_model *model) {
+  if (model->arena != NULL) munmap(model->arena, (size_t)model->reserved);
+  model->arena = NULL;
+  model->reserved = 0;
+  model->ran = 0;
+}
+
+void sod2_free(sod2_model *model) {
+  if (model == NULL) return;
+  sod2_trim(model);
+  if (model->file != NULL) munmap(model->file, (size_t)model->file_bytes);
+  sod2_pool_free(model->pool);
+  for (int32_t i = 0; i < model->plans; i++) free(model->plan[i]);
+  free(model->address);
+  free(model->input);
+  free(model->bytes);
+  free(model->step_ns);
+  free(model);
+}
+
+/* ---- bind ------------------------------------------------------------------------------------------------------- */
+
+/* Dims that no model of these declarations accepts; what the symbols allow is program->bind's to check. */
+static int check_dims(const sod2_program *program, const int64_t *dims) {
+  for (int32_t i = 0; i < program->inputs; i++) {
+    const sod2_io *input = &program->input[i];
+    for (int32_t axis = 0; axis < input->rank; axis++) {
+      int64_t dim = *dims++, declared = input->dims[axis];
+      if (dim < 0)
+        return fail(SOD2_ERROR_INPUT, "input %s: dim %d is %lld, accepted is 0 or more", input->name, axis,
+                    (long long)dim);
+      if (declared >= 0 && dim != declared)
+        return fail(SOD2_ERROR_INPUT, "input %s: dim %d is %lld, accepted is %lld", input->name, axis, (long long)dim,
+                    (long long)declared);
+    }
+  }
+  return SOD2_OK;
+}
+
+static plan *create_plan(const sod2_model *model) {
+  const sod2_program *program = model->program;
+  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->choices + (size_t)program->buffers;
+  plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
+  if (created == NULL) return NULL;
+  created->dims = (int64_t *)(created + 1);
+  created->sym = created->dims + model->ranks;
+  created->choice = created->sym + program->symbols;
+  created->offset = created->choice + program->choices;
+  return created;
+}
+
+/* Whether all buffers together, rounded up, fit 62 bits: then no sum that the placement makes can overflow. */
+static int sizes_fit(const int64_t *bytes, int32_t count) {
+  int64_t total = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (__builtin_add_overflow(total, bytes[i], &total) || __builtin_add_overflow(total, SOD2_ALIGN, &total)) return 0;
+  return total <= (int64_t)1 << 62;
+}
+
+static const char *payload(const sod2_model *model) {
+  return model->program->weight_bytes > 0 ? model->file + SOD2_WEIGHTS_HEADER : NULL;
+}
+
+/* Symbols, kernel versions, sizes and offsets for `dims`. */
+static int fill_plan(sod2_model *model, const int64_t *dims, plan *filled) {
+  const sod2_program *program = model->program;
+  int overflow = 0;
+  memcpy(filled->dims, dims, sizeof *dims * (size_t)model->ranks);
+  if (program->bind(dims, filled->sym, message, sizeof message) != 0) return SOD2_ERROR_INPUT;
+  program->sizes(filled->sym, payload(model), sod2_pool_threads(model->pool), filled->choice, model->bytes, &overflow);
+  if (overflow || !sizes_fit(model->bytes, program->buffers))
+    return fail(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
+  filled->live_bytes = sod2_live_peak(program->buffers, program->steps, program->range, model->bytes);
+  filled->arena_bytes = (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
+      program->buffers, program->steps, program->range, model->bytes, filled->offset);
+  if (filled->live_bytes < 0 || filled->arena_bytes < 0)
+    return fail(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  return SOD2_OK;
+}
+
+/* Makes the arena hold `bytes`. What was in it is lost when it grows. */
+static int reserve(sod2_model *model, int64_t bytes) {
+  if (bytes <= model->reserved) return SOD2_OK;
+  int64_t page = sysconf(_SC_PAGESIZE);
+  int64_t wanted = (bytes + SOD2_ALIGN + page - 1) / page * page; /* an empty tensor at the end has readable bytes too */
+  sod2_trim(model);
+  void *mapped = mmap(NULL, (size_t)wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED)
+    return fail(SOD2_ERROR_MEMORY, "no memory for the %lld bytes that model %s needs at these input dims",
+                (long long)bytes, model->program->name);
+#ifdef MADV_HUGEPAGE
+  if (wanted >= HUGE_PAGE) madvise(mapped, (size_t)wanted, MADV_HUGEPAGE); /* advice: a refusal costs only time */
+#endif
+  model->arena = mapped;
+  model->reserved = wanted;
+  return SOD2_OK;
+}
+
+static _Alignas(SOD2_ALIGN) char nothing[SOD2_ALIGN];
+
+/* Addresses of the buffers of `bound`. Without an arena all buffers are empty: any address does but NULL, on which
+   C allows no arithmetic. */
+static void set_addresses(sod2_model *model, const plan *bound) {
+  char *base = model->arena != NULL ? model->arena : nothing;
+  for (int32_t i = 0; i < model->program->buffers; i++) model->address[i] = base + bound->offset[i];
+}
+
+/* Moves the plan at `index` to the front. */
+static plan *use(sod2_model *model, int32_t index) {
+  plan *used = model->plan[index];
+  memmove(model->plan + 1, model->plan, sizeof used * (size_t)index);
+  return model->plan[0] = used;
+}
+
+static int32_t find_plan(const sod2_model *model, const int64_t *dims) {
+  for (int32_t i = 0; i < model->plans; i++)
+    if (memcmp(model->plan[i]->dims, dims, sizeof *dims * (size_t)model->ranks) == 0) return i;
+  return -1;
+}
+
+/* Computes the plan of new dims and remembers it, in place of the one that was not used for longest. */
+static int add_plan(sod2_model *model, const int64_t *dims) {
+  int64_t started = sod2_now_ns();
+  int code = check_dims(model->program, dims);
+  if (code != SOD2_OK) return code;
+  plan *created = create_plan(model);
+  if (created == NULL) return fail(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", model->program->name);
+  code = fill_plan(model, dims, created);
+  if (code != SOD2_OK) {
+    free(created);
+    return code;
+  }
+  if (model->plans == PLANS) free(model->plan[--model->plans]);
+  model->plan[model->plans++] = created;
+  model->bind_ns = sod2_now_ns() - started;
+  return SOD2_OK;
+}
+
+int sod2_bind(sod2_model *model, const int64_t *dims) {
+  int32_t index = find_plan(model, dims);
+  if (index < 0) {
+    int code = add_plan(model, dims);
+    if (code != SOD2_OK) return code;
+    index = model->plans - 1;
+  }
+  int code = reserve(model, model->plan[index]->arena_bytes);
+  if (code != SOD2_OK) return code;
+  model->bound = use(model, index);
+  model->ran = 0;
+  set_addresses(model, model->bound);
+  return SOD2_OK;
+}
+
+/* ---- run -------------------------------------------------------------------------------------------------------- */
+
+/* Remembers where the inputs are. Only one without elements may be NULL. */
+static int take_inputs(sod2_model *model, const void *const *inputs) {
+  const int64_t *dims = model->bound->dims;
+  for (int32_t i = 0; i < model->program->inputs; i++) {
+    const sod2_io *input = &model->program->input[i];
+    int empty = 0;
+    for (int32_t axis = 0; axis < input->rank; axis++) empty |= *dims++ == 0;
+    if (inputs[i] == NULL && !empty)
+      return fail(SOD2_ERROR_INPUT, "input %s is NULL, accepted is the address of its elements", input->name);
+    model->input[i] = empty ? nothing : inputs[i]; /* element 0 of an empty tensor may be read and discarded */
+  }
+  return SOD2_OK;
+}
+
+static sod2_state state_of(const sod2_model *model) {
+  return (sod2_state){
+      .sym = model->bound->sym,
+      .input = model->input,
+      .weights = payload(model),
+      .buffer = model->address,
+      .plan = model->bound->choice,
+      .pool = model->pool,
+      .step_ns = model->profiling ? model->step_ns : NULL,
+  };
+}
+
+int sod2_run(sod2_model *model, const void *const *inputs) {
+  if (model->bound == NULL)
+    return fail(SOD2_ERROR_INPUT, "model %s is not bound: sod2_bind comes before sod2_run", model->program->name);
+  int code = take_inputs(model, inputs);
+  if (code != SOD2_OK) return code;
+  if (model->reserved < model->bound->arena_bytes) { /* after sod2_trim, or a bind that found no memory */
+    code = reserve(model, model->bound->arena_bytes);
+    if (code != SOD2_OK) return code;
+    set_addresses(model, model->bound);
+  }
+  memset(model->step_ns, 0, sizeof *model->step_ns * (size_t)model->program->steps);
+  sod2_state state = state_of(model);
+  uint64_t floating = sod2_denormals_off();
+  model->program->run(&state);
+  sod2_denormals_restore(floating);
+  model->ran = 1;
+  return SOD2_OK;
+}
+
+/* ---- what a model tells ----------------------------------------------------------------------------------------- */
+
+int sod2_input_count(const sod2_model *model) { return model->program->inputs; }
+int sod2_output_count(const sod2_model *model) { return model->program->outputs; }
+
+static sod2_tensor declared(const sod2_io *io) {
+  sod2_tensor tensor = {.name = io->name, .dtype = io->dtype, .rank = io->rank};
+  memcpy(tensor.dims, io->dims, sizeof *io->dims * (size_t)io->rank);
+  return tensor;
+}
+
+sod2_tensor sod2_input(const sod2_model *model, int index) {
+  if (index < 0 || index >= model->program->inputs) return (sod2_tensor){0};
+  return declared(&model->program->input[index]);
+}
+
+sod2_tensor sod2_output(const sod2_model *model, int index) {
+  if (index < 0 || index >= model->program->outputs) return (sod2_tensor){0};
+  sod2_tensor tensor = declared(&model->program->output[index]);
+  if (model->ran) {
+    sod2_state state = state_of(model);
+    model->program->result(&state, index, &tensor);
+  }
+  return tensor;
+}
+
+sod2_stats sod2_get_stats(const sod2_model *model) {
+  return (sod2_stats){
+      .arena_bytes = model->bound ? model->bound->arena_bytes : 0,
+      .live_bytes = model->bound ? model->bound->live_bytes : 0,
+      .reserved_bytes = model->reserved,
+      .weight_bytes = model->program->weight_bytes,
+      .bind_ns = model->bind_ns,
+      .threads = sod2_pool_threads(model->pool),
+  };
+}
+
+int sod2_step_count(const sod2_model *model) { return model->program->steps; }
+const char *sod2_step_name(const sod2_model *model, int step) {
+  return step < 0 || step >= model->program->steps ? NULL : model->program->step_name[step];
+}
+void sod2_profile(sod2_model *model, int on) { model->profiling = on; }
+const int64_t *sod2_step_ns(const sod2_model *model) { return model->step_ns; }

@@ -1,0 +1,90 @@
+/* What a generated model.c gives to the runtime: constant tables and three functions. runtime/model.c owns memory,
+   threads and the plan; generated code only computes sizes and calls kernels. */
+#ifndef SOD2_PROGRAM_H
+#define SOD2_PROGRAM_H
+#include "kernel.h"
+#include "sod2.h"
+
+/* weights.bin is a header of SOD2_WEIGHTS_HEADER bytes, then the payload that sod2_state.weights points at:
+     0   8 bytes   SOD2_WEIGHTS_MAGIC, without its terminating 0
+     8   int64     bytes of the payload, little endian
+     16  32 bytes  digest of the payload: the first 32 hexadecimal characters of its SHA-256
+     48  16 bytes  zero
+   The digest ties the file to the generated code; at load it is compared, not computed again (files are large). */
+#define SOD2_WEIGHTS_MAGIC "SOD2WTS1"
+#define SOD2_WEIGHTS_HEADER 64
+#define SOD2_DIGEST_LENGTH 32
+
+/* A buffer lives from the first step that writes it to the last one that reads it, both included. Scratch of a step
+   has first == last. Buffers that overlap in time never share bytes; all start at multiples of SOD2_ALIGN. */
+#define SOD2_ALIGN 64
+typedef struct sod2_range {
+    int32_t first, last;
+} sod2_range;
+
+typedef struct sod2_state {
+    const int64_t *sym;        /* bound symbols of the shapes */
+    const void *const *input;  /* the caller's inputs */
+    const char *weights;       /* payload of weights.bin, mapped read-only; NULL without weights */
+    char *const *buffer;       /* arena address of every buffer at the bound shape */
+    const int64_t *plan;       /* per-bind choices of kernel versions, filled by `choose` */
+    sod2_pool *pool;
+    int64_t *step_ns;          /* NULL unless profiling */
+} sod2_state;
+
+typedef struct sod2_io {
+    const char *name;
+    int32_t dtype, rank;
+    const int64_t *dims;       /* declared; -1 where symbolic */
+} sod2_io;
+
+typedef struct sod2_program {
+    const char *name;
+    int64_t weight_bytes;                        /* of the payload; 0 = no weights, weights.bin is a header alone */
+    const char *weight_digest;                   /* 32 hexadecimal characters, those in the header of weights.bin */
+    int32_t inputs, outputs, symbols, choices, buffers, steps;
+    const sod2_io *input, *output;
+    const char *const *step_name;
+    const sod2_range *range;                     /* [buffers] */
+    int32_t peak_first;                          /* placement at bind: 1 = from the peak outwards (DMP), 0 = best fit in order of first use */
+    /* Reads the symbols out of the concatenated input dims and checks every guard. Returns 0, or writes a sentence. */
+    int (*bind)(const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
+    /* Fills `plan` (kernel versions) and bytes of every buffer; `weights` is the payload, to see which layouts exist; *overflow becomes 1 when a size exceeds 2^62. */
+    void (*sizes)(const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes, int *overflow);
+    void (*run)(const sod2_state *state);
+    /* Address, rank and dims of an output of the run that ended. */
+    void (*result)(const sod2_state *state, int index, sod2_tensor *tensor);
+} sod2_program;
+
+extern const sod2_program sod2_main;
+
+/* How generated code binds: each symbolic input dim is scale * symbol + base, each guard two expressions that must be
+   equal. `bind` of a generated program is a call of sod2_bind_symbols (bind.c). */
+typedef struct sod2_dim {
+    int32_t position;          /* among the dims of all inputs */
+    int32_t input, axis, symbol;
+    int64_t scale, base;
+    const char *text;          /* the declared dim, for messages */
+} sod2_dim;
+
+typedef struct sod2_rules {
+    const sod2_io *input;
+    int32_t symbols, dims, guards;
+    const sod2_dim *dim;
+    const char *const *guard;  /* what each guard says */
+    void (*sides)(const int64_t *sym, int index, int64_t *left, int64_t *right, int *overflow);
+} sod2_rules;
+
+int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
+
+/* Placement: byte offsets of `count` buffers; returns the arena's size, -1 when there is no memory for planning.
+   arena.c; twin of sod2/memory.py. */
+int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
+int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
+int64_t sod2_live_peak(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes);
+
+#define SOD2_STEP_BEGIN(state) int64_t sod2_started = (state)->step_ns ? sod2_now_ns() : 0
+#define SOD2_STEP_END(state, index) \
+    if ((state)->step_ns) (state)->step_ns[index] = sod2_now_ns() - sod2_started
+int64_t sod2_now_ns(void);
+#endif

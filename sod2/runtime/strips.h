@@ -1,0 +1,59 @@
+/* Input of an implicit GEMM: the matrix of a convolution has a row for each (channel, ky, kx) and a column for each
+   output pixel, and is never stored. Its element for tap k and output pixel (y, x) is base[offset[k] + y * width + x]:
+   a tap of consecutive pixels of one line is contiguous, whatever the strides, dilations and padding.
+
+   For that, the input of a window of output pixels is copied to strips: padded, and split by the strides into phases
+   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. A 1x1 convolution of
+   stride 1 is read in place, as one line of all pixels. */
+#ifndef SOD2_STRIPS_H
+#define SOD2_STRIPS_H
+
+#include "conv.h"
+
+typedef struct sod2_strips {
+  int in_place;                         /* no strips: the image itself */
+  int64_t oh, ow;                       /* output lines and columns; in place: 1 and all pixels */
+  int64_t windows_y, windows_x;         /* the output is cut into windows */
+  int64_t depth;                        /* k: taps of a group */
+  int64_t row_phases, column_phases;    /* those that are read */
+  int64_t lines, width;                 /* of a phase of a channel */
+  int64_t channel;                      /* floats from channel to channel */
+  int64_t offsets, floats;              /* floats of the table of offsets and of the strips */
+} sod2_strips;
+
+/* A window of one image and group, with its strips filled. */
+typedef struct sod2_window {
+  const sod2_conv *c;
+  const sod2_strips *strips;
+  const int32_t *offset;
+  const float *base;                    /* of the first pixel */
+  int64_t image, group;
+  int64_t y0, lines, x0, columns;
+  float *scratch;                       /* of the kernel, behind the strips */
+  const void *plan;                     /* of the kernel */
+} sod2_window;
+
+sod2_strips sod2_strips_plan(const sod2_conv *c);
+
+/* Fills the strips of one window after the other and hands each to `compute`. */
+void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
+                     void (*compute)(const sod2_window *w, sod2_pool *pool));
+
+/* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * sw], or 0 outside of the
+   plane. Up to VL - 1 floats behind the last line are overwritten. */
+void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
+                      int64_t width, float *dst);
+
+/* ---- blocks of pixels of a window: some whole lines, or a piece of one; contiguous in the output --------------------- */
+
+typedef struct sod2_block {
+  int64_t y, lines, x, columns; /* in the window */
+  int64_t first, count;         /* linear pixels of the output */
+} sod2_block;
+
+/* Number of blocks of at most `most` pixels, and one of them; pieces of a line start at multiples of `unit`, which divides
+   `most`. */
+int64_t sod2_window_blocks(const sod2_window *w, int64_t most);
+sod2_block sod2_window_block(const sod2_window *w, int64_t most, int64_t unit, int64_t index);
+
+#endif

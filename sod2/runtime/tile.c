@@ -1,0 +1,217 @@
+/* The tile kernels of tile.h, one function for each number of rows.
+
+   Accumulators are named scalars c0_0, c0_1, ..: GCC does not split an array that is indexed by constants only after
+   late unrolling, and an array costs a round trip through the stack at both ends of the loop. The macros below write
+   those names out. Kernels of few rows unroll the loop over k four times, tall ones not at all: Clang would unroll and
+   then spill. */
+#include "tile.h"
+
+#if defined(__clang__)
+#define PLAIN_LOOP _Pragma("clang loop unroll(disable)")
+#define SHORT_LOOP _Pragma("clang loop unroll_count(4)")
+#else
+#define PLAIN_LOOP _Pragma("GCC unroll 1")
+#define SHORT_LOOP _Pragma("GCC unroll 4")
+#endif
+
+#if SOD2_NV == 2
+#define COLUMNS(F, i) F(i, 0) F(i, 1)
+#else
+#define COLUMNS(F, i) F(i, 0) F(i, 1) F(i, 2) F(i, 3)
+#endif
+
+#define ROWS_1(F) F(0)
+#define ROWS_2(F) ROWS_1(F) F(1)
+#define ROWS_3(F) ROWS_2(F) F(2)
+#define ROWS_4(F) ROWS_3(F) F(3)
+#define ROWS_5(F) ROWS_4(F) F(4)
+#define ROWS_6(F) ROWS_5(F) F(5)
+#define ROWS_7(F) ROWS_6(F) F(6)
+#define ROWS_8(F) ROWS_7(F) F(7)
+#define ROWS_9(F) ROWS_8(F) F(8)
+#define ROWS_10(F) ROWS_9(F) F(9)
+#define ROWS_11(F) ROWS_10(F) F(10)
+#define ROWS_12(F) ROWS_11(F) F(11)
+#define ROWS_13(F) ROWS_12(F) F(12)
+#define ROWS_14(F) ROWS_13(F) F(13)
+
+/* Element (i, vector j) and row i of each phase of a kernel. */
+#define ZERO(i, j) vf c##i##_##j = {0};
+#define RELOAD(i, j) c##i##_##j = vf_load(c + i * ldc + j * SOD2_VL);
+#define STORE(i, j) vf_store(c + i * ldc + j * SOD2_VL, c##i##_##j);
+#define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
+#define MULTIPLY(i, j) c##i##_##j += x * b##j;
+#define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
+
+#define ZERO_ROW(i) COLUMNS(ZERO, i)
+#define RELOAD_ROW(i) COLUMNS(RELOAD, i)
+#define STORE_ROW(i) COLUMNS(STORE, i)
+#define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
+#define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
+#define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
+#define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
+/* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps the pointers in registers. */
+#define STRIDED_ROW(i) { vf x = vf_splat(a##i[0]); COLUMNS(MULTIPLY, i) }
+#define a0 p0
+#define a1 (p0 + lda)
+#define a2 (p0 + 2 * lda)
+#define a3 (p0 + 3 * lda)
+#define a4 p4
+#define a5 (p4 + lda)
+#define a6 (p4 + 2 * lda)
+#define a7 (p4 + 3 * lda)
+#define a8 p8
+#define a9 (p8 + lda)
+#define a10 (p8 + 2 * lda)
+#define a11 (p8 + 3 * lda)
+#define a12 p12
+#define a13 (p12 + lda)
+
+#define NOINLINE static __attribute__((noinline))
+
+#define DEFINE_TILE(R, LOOP)                                                                                          \
+  NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc, \
+                           int accumulate) {                                                                          \
+    ROWS_##R(ZERO_ROW)                                                                                                \
+    if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
+    LOOP for (; k > 0; k--) {                                                                                         \
+      COLUMNS(LOAD_B, 0)                                                                                              \
+      ROWS_##R(PACKED_ROW)                                                                                            \
+      a += lda;                                                                                                       \
+      b += ldb;                                                                                                       \
+    }                                                                                                                 \
+    ROWS_##R(STORE_ROW)                                                                                               \
+  }                                                                                                                   \
+  NOINLINE void rows_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,   \
+                         int accumulate) {                                                                            \
+    const float *p0 = a, *p4 = a + 4 * lda, *p8 = a + 8 * lda, *p12 = a + 12 * lda;                                   \
+    (void)p4, (void)p8, (void)p12;                                                                                    \
+    ROWS_##R(ZERO_ROW)                                                                                                \
+    if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
+    LOOP for (; k > 0; k--) {                                                                                         \
+      COLUMNS(LOAD_B, 0)                                                                                              \
+      ROWS_##R(STRIDED_ROW)                                                                                           \
+      p0++, p4++, p8++, p12++;                                                                                        \
+      b += ldb;                                                                                                       \
+    }                                                                                                                 \
+    ROWS_##R(STORE_ROW)                                                                                               \
+  }                                                                                                                   \
+  NOINLINE void gather_a_##R(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc, \
+                             int accumulate) {                                                                        \
+    ROWS_##R(ZERO_ROW)                                                                                                \
+    if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
+    LOOP for (; k > 0; k--) {                                                                                         \
+      const float *at = a + *offset++;                                                                                \
+      COLUMNS(LOAD_B, 0)                                                                                              \
+      ROWS_##R(GATHERED_ROW)                                                                                          \
+      b += SOD2_NR;                                                                                                   \
+    }                                                                                                                 \
+    ROWS_##R(STORE_ROW)                                                                                               \
+  }                                                                                                                   \
+  NOINLINE void gather_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c,             \
+                             int64_t ldc, int accumulate) {                                                           \
+    ROWS_##R(ZERO_ROW)                                                                                                \
+    if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
+    LOOP for (; k > 0; k--) {                                                                                         \
+      const float *b = b0 + *offset++;                                                                                \
+      COLUMNS(LOAD_B, 0)                                                                                              \
+      ROWS_##R(PACKED_ROW)                                                                                            \
+      a += R;                                                                                                         \
+    }                                                                                                                 \
+    ROWS_##R(STORE_ROW)                                                                                               \
+  }                                                                                                                   \
+  NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
+                             const float *next) {                                                                     \
+    ROWS_##R(ZERO_ROW)                                                                                                \
+    for (; k > 0; k -= SOD2_VL) {                                                                                     \
+      LOOP for (int lane = 0; lane < SOD2_VL; lane++) {                                                               \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        __builtin_prefetch(next);                                                                                     \
+        __builtin_prefetch(next + SOD2_NR / 2);                                                                       \
+        next += SOD2_NR;                                                                                              \
+        ROWS_##R(CHANNEL_ROW)                                                                                         \
+        a++;                                                                                                          \
+        b += SOD2_NR;                                                                                                 \
+      }                                                                                                               \
+      a += lda - SOD2_VL;                                                                                             \
+    }                                                                                                                 \
+    ROWS_##R(STORE_LANES_ROW)                                                                                         \
+  }
+
+DEFINE_TILE(1, SHORT_LOOP)
+DEFINE_TILE(2, SHORT_LOOP)
+DEFINE_TILE(3, SHORT_LOOP)
+DEFINE_TILE(4, SHORT_LOOP)
+DEFINE_TILE(5, PLAIN_LOOP)
+DEFINE_TILE(6, PLAIN_LOOP)
+#if SOD2_MR > 6
+DEFINE_TILE(7, PLAIN_LOOP)
+DEFINE_TILE(8, PLAIN_LOOP)
+DEFINE_TILE(9, PLAIN_LOOP)
+DEFINE_TILE(10, PLAIN_LOOP)
+DEFINE_TILE(11, PLAIN_LOOP)
+DEFINE_TILE(12, PLAIN_LOOP)
+DEFINE_TILE(13, PLAIN_LOOP)
+DEFINE_TILE(14, PLAIN_LOOP)
+#define TABLE(name)                                                                                                   \
+  { 0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8, name##_9, name##_10, name##_11, \
+    name##_12, name##_13, name##_14 }
+#else
+#define TABLE(name)                                                                                                   \
+  { 0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6 }
+#endif
+
+const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
+const sod2_tile sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
+const sod2_tile_gather sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
+const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
+const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
+
+/* A transpose in log2(VL) rounds. In the round of distance d, vectors r and r + d exchange the lanes whose index has
+   bit d set in r for those which have it clear in r + d. */
+#define EXCHANGE(r, s, LOW, HIGH)                                                                                     \
+  { vf low = __builtin_shufflevector(r, s, LOW), high = __builtin_shufflevector(r, s, HIGH); r = low; s = high; }
+#if SOD2_VL == 16
+#define LOW_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define LOW_4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW_1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#elif SOD2_VL == 8
+#define LOW_4 0, 1, 2, 3, 8, 9, 10, 11
+#define HIGH_4 4, 5, 6, 7, 12, 13, 14, 15
+#define LOW_2 0, 1, 8, 9, 4, 5, 12, 13
+#define HIGH_2 2, 3, 10, 11, 6, 7, 14, 15
+#define LOW_1 0, 8, 2, 10, 4, 12, 6, 14
+#define HIGH_1 1, 9, 3, 11, 5, 13, 7, 15
+#else
+#define LOW_2 0, 1, 4, 5
+#define HIGH_2 2, 3, 6, 7
+#define LOW_1 0, 4, 2, 6
+#define HIGH_1 1, 5, 3, 7
+#endif
+
+SOD2_INLINE void load_all(vf *r, const float *src, int64_t lds) {
+  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) r[i] = vf_load(src + i * lds);
+}
+
+#define ROUND(d)                                                                                                      \
+  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++)                                                                       \
+    if (!(i & d)) EXCHANGE(r[i], r[i + d], LOW_##d, HIGH_##d)
+
+void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd) {
+  vf r[SOD2_VL];
+  load_all(r, src, lds);
+#if SOD2_VL == 16
+  ROUND(8)
+#endif
+#if SOD2_VL >= 8
+  ROUND(4)
+#endif
+  ROUND(2)
+  ROUND(1)
+  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) vf_store(dst + i * ldd, r[i]);
+}

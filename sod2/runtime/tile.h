@@ -1,0 +1,52 @@
+/* Register tiles: the one inner loop under GEMM, convolution and Winograd.
+
+   A tile kernel computes C[rows][SOD2_NR] (+)= A[rows][k] * B[k][SOD2_NR] with all of C in registers. Rows are broadcast
+   scalars, columns are vectors. Which side is the weights is up to the caller: lanes may be pixels (conv_panel.c),
+   output channels (conv_pixel.c, winograd.c) or columns of a matrix (gemm.c).
+
+   Geometry: rows * columns/VL accumulators + the vectors of B + one broadcast must fit the vector registers: 32 of
+   AVX-512 and NEON, 16 of AVX2. The sum over k runs upwards in every kernel and for every row count, one fused
+   multiply-add a step, so a result does not depend on how a matrix is cut into tiles. */
+#ifndef SOD2_TILE_H
+#define SOD2_TILE_H
+
+#include "kernel.h"
+
+#if SOD2_VL == 16
+#define SOD2_MR 14
+#define SOD2_NR 32
+#else
+#define SOD2_MR 6
+#define SOD2_NR 16
+#endif
+#define SOD2_NV (SOD2_NR / SOD2_VL)
+
+/* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0. */
+typedef void (*sod2_tile)(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
+                          int accumulate);
+
+/* Indexed by rows, 1 <= rows <= SOD2_MR. */
+extern const sod2_tile sod2_tile_packed[SOD2_MR + 1]; /* A(i, k) = a[k * lda + i] */
+extern const sod2_tile sod2_tile_rows[SOD2_MR + 1];   /* A(i, k) = a[i * lda + k] */
+
+/* As above, but one side is found through a table of offsets: A(i, k) = a[offset[k] + i] and dense B, or B(k, j) =
+   b[offset[k] + j] and A(i, k) = a[k * rows + i]. */
+typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
+                                 int64_t ldc, int accumulate);
+extern const sod2_tile_gather sod2_tile_gather_a[SOD2_MR + 1];
+extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
+
+/* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], k a multiple of VL, B dense; vector j of row i of C is at
+   c[j * ldc + i * VL]. `next` is the panel of B that follows: its lines are prefetched, one a step. */
+typedef void (*sod2_tile_lanes)(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,
+                                const float *next);
+extern const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1];
+
+/* `size` rows are cut into `sod2_blocks(size)` blocks of nearly equal height: 5 and 6 rather than 6, 6, .. and 1. */
+SOD2_INLINE int64_t sod2_blocks(int64_t size) { return (size + SOD2_MR - 1) / SOD2_MR; }
+SOD2_INLINE int64_t sod2_block_start(int64_t block, int64_t size, int64_t blocks) { return size * block / blocks; }
+
+/* Transposes VL x VL floats: column i of src becomes row i of dst. */
+void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd);
+
+#endif

@@ -1,0 +1,243 @@
+/* Winograd convolution F(m x m, 3 x 3), m = 2, 4, 6: 3x3 kernels of stride 1 with any padding.
+
+   The output is cut into tiles of m x m pixels, which need (m + 2)^2 inputs each and as many multiplications a pair of
+   channels instead of 9 m^2. Lanes are channels in all three stages, so both transforms are straight vector code for
+   any image size:
+     1. input:    a strip of (m + 2) rows is transposed to [row][column][VL channels], padding as zeros; transformed
+                  down its columns in place, once a column and not once a tile; then along the rows of each tile to
+                  V[xi][channel block][tile][VL], xi < (m + 2)^2.
+     2. products: for each xi a GEMM of tiles by channels with the weights U[panel][xi][channel][NR], to
+                  P[xi][vector of NR][tile][VL].
+     3. output:   the inverse, transposed back to rows of pixels for the epilogue.
+   Planes of V and P are padded by a cache line, or strides of 4 KB would put all xi into one set of L1.
+
+   Work is a block of consecutive tiles. Where weights are small and tiles many, a thread takes a block through all
+   stages. Otherwise all threads share one block at a time: they divide the channel blocks of stage 1, then the panels
+   of stages 2 and 3, so that each weight is read once. Channels are padded with zeros to whole vectors. */
+#include "conv.h"
+#include "tile.h"
+#include "winograd_transform.h"
+
+enum {
+  RUN = 48,        /* output columns transformed at once: a strip stays in L1 */
+  MAX_N = 8,       /* m + 2 */
+  MAX_TILES = 48,  /* of a block */
+  STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
+  LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
+  PAD = 16,
+  OWN_V_BYTES = 192 << 10,   /* V of one thread, V shared by all */
+  SHARED_V_BYTES = 1280 << 10,
+  OWN_WEIGHT_BYTES = 2 << 20 /* weights up to this size are read again for each block */
+};
+
+typedef struct winograd_plan {
+  int64_t tiles_x, tiles;         /* tiles of a row, of an image */
+  int64_t depth, panels;          /* channels padded to VL; panels of NR output channels */
+  int64_t blocks, block_tiles;    /* blocks of tiles of an image, tiles of the largest */
+  int64_t planes, v, products;    /* (m + 2)^2; floats of V and of P */
+  int shared;                     /* threads share a block */
+} winograd_plan;
+
+static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
+  winograd_plan p = {.tiles_x = (c->ow + m - 1) / m, .planes = (m + 2) * (m + 2)};
+  p.tiles = p.tiles_x * ((c->oh + m - 1) / m);
+  p.depth = (c->ic + SOD2_VL - 1) / SOD2_VL * SOD2_VL;
+  p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
+  const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4, wanted = 4 * threads;
+  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
+  p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < wanted * SOD2_MR;
+  if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, SHARED_V_BYTES / tile_bytes));
+  p.blocks = (p.tiles + fit - 1) / fit;
+  if (!p.shared) p.blocks = sod2_imax(p.blocks, wanted);
+  p.block_tiles = (p.tiles + p.blocks - 1) / p.blocks;
+  p.v = p.planes * (p.depth * p.block_tiles + PAD);
+  p.products = p.planes * (SOD2_NR * p.block_tiles + PAD);
+  return p;
+}
+
+typedef struct winograd_job {
+  const sod2_conv *c;
+  winograd_plan plan;
+  const float *u;
+  float *scratch;
+  int64_t image, first, count; /* the shared block */
+} winograd_job;
+
+/* ---- stage 1 ---------------------------------------------------------------------------------------------------- */
+
+/* dst[column][VL] = `width` columns from `ix` on of one row of `channels` (<= VL) planes; zero outside of the image. */
+static void load_row(const sod2_conv *c, const float *row, int64_t channels, int64_t ix, int64_t width, float *dst) {
+  const int64_t plane = c->ih * c->iw, lo = sod2_imin(width, sod2_imax(0, -ix));
+  const int64_t hi = sod2_imax(lo, sod2_imin(width, c->iw - ix));
+  const float *end = c->x + c->n * c->ic * plane;
+  for (int64_t i = 0; i < lo * SOD2_VL; i++) dst[i] = 0.0f;
+  for (int64_t i = lo; i < hi; i += SOD2_VL) {
+    const float *src = row + ix + i;
+    if (channels == SOD2_VL && src + (SOD2_VL - 1) * plane + SOD2_VL <= end) {
+      sod2_transpose(src, plane, dst + i * SOD2_VL, SOD2_VL); /* what is too much is overwritten */
+    } else {
+      for (int64_t j = 0; j < sod2_imin(SOD2_VL, hi - i); j++)
+        for (int64_t lane = 0; lane < SOD2_VL; lane++)
+          dst[(i + j) * SOD2_VL + lane] = lane < channels ? src[lane * plane + j] : 0.0f;
+    }
+  }
+  for (int64_t i = hi * SOD2_VL; i < width * SOD2_VL; i++) dst[i] = 0.0f;
+}
+
+/* `count` tiles of one row of tiles from (ty, tx) on, one block of channels; v is the place of the first in plane 0. */
+SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, int64_t ty, int64_t tx, int64_t count,
+                           int64_t block, float *v, int64_t plane_step) {
+  const sod2_conv *c = job->c;
+  const int n = m + 2;
+  const int64_t width = count * m + 2, channels = sod2_imin(SOD2_VL, c->ic - block * SOD2_VL);
+  const float *x = c->x + (image * c->ic + block * SOD2_VL) * c->ih * c->iw;
+  _Alignas(64) float strip[STRIP];
+  for (int r = 0; r < n; r++) {
+    const int64_t iy = ty * m - c->pt + r;
+    float *row = strip + r * width * SOD2_VL;
+    if (iy >= 0 && iy < c->ih)
+      load_row(c, x + iy * c->iw, channels, tx * m - c->pl, width, row);
+    else
+      memset(row, 0, (size_t)(width * SOD2_VL) * sizeof *row);
+  }
+  vf *s = (vf *)strip;
+  for (int64_t j = 0; j < width; j++) winograd_input(m, s + j, width, s + j, width);
+  for (int64_t t = 0; t < count; t++)
+    for (int i = 0; i < n; i++)
+      winograd_input(m, s + i * width + t * m, 1, (vf *)(v + i * n * plane_step + t * SOD2_VL), plane_step / SOD2_VL);
+}
+
+/* Calls `action` for the runs of a block of tiles: pieces of rows of tiles, at most RUN columns wide. */
+#define FOR_EACH_RUN(first, count, m, tiles_x)                                                                        \
+  for (int64_t at = 0, ty, tx, run; at < (count) && (ty = ((first) + at) / (tiles_x), tx = ((first) + at) % (tiles_x), \
+       run = sod2_imin(sod2_imin((count)-at, (tiles_x)-tx), RUN / (m)), 1); at += run)
+
+SOD2_INLINE void input_stage(const winograd_job *job, int m, int64_t image, int64_t first, int64_t count, int64_t block,
+                             float *v) {
+  const int64_t plane_step = job->plan.depth * count + PAD;
+  FOR_EACH_RUN(first, count, m, job->plan.tiles_x)
+    input_run(job, m, image, ty, tx, run, block, v + (block * count + at) * SOD2_VL, plane_step);
+}
+
+/* ---- stage 2 ---------------------------------------------------------------------------------------------------- */
+
+static void product_stage(const winograd_job *job, int64_t count, int64_t panel, const float *v, float *products) {
+  const winograd_plan *p = &job->plan;
+  const int64_t blocks = sod2_blocks(count), step = p->depth * SOD2_NR;
+  const float *u = job->u + panel * p->planes * step;
+  for (int64_t xi = 0; xi < p->planes; xi++, u += step, v += p->depth * count + PAD, products += SOD2_NR * count + PAD)
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t t = sod2_block_start(b, count, blocks), height = sod2_block_start(b + 1, count, blocks) - t;
+      sod2_tile_channels[height](p->depth, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL,
+                                 count * SOD2_VL, u + step);
+    }
+}
+
+/* ---- stage 3 ---------------------------------------------------------------------------------------------------- */
+
+/* Inverse of one tile to strip[row][column][VL], `width` columns a row. */
+SOD2_INLINE void output_tile(int m, const float *products, int64_t plane_step, vf *strip, int64_t width) {
+  const int n = m + 2;
+  vf half[MAX_N * MAX_N];
+  for (int j = 0; j < n; j++)
+    winograd_output(m, (const vf *)(products + j * plane_step), n * plane_step / SOD2_VL, half + j, n);
+  for (int i = 0; i < m; i++) winograd_output(m, half + i * n, 1, strip + i * width, 1);
+}
+
+SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, int64_t ty, int64_t tx, int64_t count,
+                            int64_t row, const float *products, int64_t plane_step) {
+  const sod2_conv *c = job->c;
+  const int64_t width = count * m, x = tx * m, y = ty * m, cols = sod2_imin(width, c->ow - x);
+  const int64_t lines = sod2_imin(m, c->oh - y), channels = sod2_imin(SOD2_VL, c->oc - row);
+  _Alignas(64) float strip[6 * RUN * SOD2_VL + SOD2_VL * SOD2_VL];
+  float out[SOD2_VL * LINE];
+  for (int64_t t = 0; t < count; t++)
+    output_tile(m, products + t * SOD2_VL, plane_step, (vf *)strip + t * m, width);
+  const int whole = count == job->plan.tiles_x; /* then its lines are contiguous in the output */
+  for (int64_t i = 0; i < lines; i++) {
+    float *line = out + (whole ? i * cols : 0);
+    for (int64_t j = 0; j < cols; j += SOD2_VL)
+      sod2_transpose(strip + (i * width + j) * SOD2_VL, SOD2_VL, line + j, LINE);
+    if (!whole) sod2_conv_store(c, out, LINE, image, row, channels, (y + i) * c->ow + x, cols);
+  }
+  if (whole) sod2_conv_store(c, out, LINE, image, row, channels, y * c->ow, lines * cols);
+}
+
+SOD2_INLINE void output_stage(const winograd_job *job, int m, int64_t image, int64_t first, int64_t count,
+                              int64_t panel, const float *products) {
+  const int64_t plane_step = SOD2_NR * count + PAD;
+  for (int64_t j = 0; j < SOD2_NV && panel * SOD2_NR + j * SOD2_VL < job->c->oc; j++)
+    FOR_EACH_RUN(first, count, m, job->plan.tiles_x)
+      output_run(job, m, image, ty, tx, run, panel * SOD2_NR + j * SOD2_VL, products + (j * count + at) * SOD2_VL,
+                 plane_step);
+}
+
+/* ---- division among threads ------------------------------------------------------------------------------------- */
+
+SOD2_INLINE void own_chunk(const winograd_job *job, int m, int64_t chunk, int thread) {
+  const winograd_plan *p = &job->plan;
+  const int64_t image = chunk / p->blocks, block = chunk % p->blocks;
+  const int64_t first = p->tiles * block / p->blocks, count = p->tiles * (block + 1) / p->blocks - first;
+  float *v = job->scratch + thread * (p->v + p->products), *products = v + p->v;
+  for (int64_t b = 0; b < p->depth / SOD2_VL; b++) input_stage(job, m, image, first, count, b, v);
+  for (int64_t panel = 0; panel < p->panels; panel++) {
+    product_stage(job, count, panel, v, products);
+    output_stage(job, m, image, first, count, panel, products);
+  }
+}
+
+SOD2_INLINE void panel_chunk(const winograd_job *job, int m, int64_t panel, int thread) {
+  float *products = job->scratch + job->plan.v + thread * job->plan.products;
+  product_stage(job, job->count, panel, job->scratch, products);
+  output_stage(job, m, job->image, job->first, job->count, panel, products);
+}
+
+typedef void (*winograd_body)(void *arg, int64_t chunk, int thread);
+
+static void run(const sod2_conv *c, int m, const float *u, float *scratch, sod2_pool *pool, winograd_body own,
+                winograd_body input, winograd_body panel) {
+  if (c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0) return;
+  winograd_job job = {.c = c, .plan = plan_of(c, m, sod2_pool_threads(pool)), .u = u, .scratch = scratch};
+  const winograd_plan *p = &job.plan;
+  if (!p->shared) {
+    sod2_parallel(pool, c->n * p->blocks, own, &job);
+    return;
+  }
+  for (int64_t i = 0; i < c->n * p->blocks; i++) {
+    job.image = i / p->blocks;
+    job.first = p->tiles * (i % p->blocks) / p->blocks;
+    job.count = p->tiles * (i % p->blocks + 1) / p->blocks - job.first;
+    sod2_parallel(pool, p->depth / SOD2_VL, input, &job);
+    sod2_parallel(pool, p->panels, panel, &job);
+  }
+}
+
+static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
+  if (c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0) return 0;
+  const winograd_plan p = plan_of(c, m, threads);
+  return p.shared ? p.v + threads * p.products : threads * (p.v + p.products);
+}
+
+static double cost_of(const sod2_conv *c, int m) {
+  const winograd_plan p = plan_of(c, m, 1);
+  return 2.0 * c->n * p.tiles * p.planes * p.depth * p.panels * SOD2_NR;
+}
+
+#define DEFINE_VERSION(m)                                                                                             \
+  static void own##m(void *arg, int64_t chunk, int thread) { own_chunk(arg, m, chunk, thread); }                      \
+  static void input##m(void *arg, int64_t block, int thread) {                                                        \
+    (void)thread;                                                                                                     \
+    const winograd_job *job = arg;                                                                                    \
+    input_stage(job, m, job->image, job->first, job->count, block, job->scratch);                                     \
+  }                                                                                                                   \
+  static void panel##m(void *arg, int64_t panel, int thread) { panel_chunk(arg, m, panel, thread); }                  \
+  static void run##m(const sod2_conv *c, float *scratch, sod2_pool *pool) {                                           \
+    run(c, m, c->w[SOD2_CONV_WINO##m], scratch, pool, own##m, input##m, panel##m);                                    \
+  }                                                                                                                   \
+  static int64_t scratch##m(const sod2_conv *c, int threads) { return scratch_of(c, m, threads); }                    \
+  static double cost##m(const sod2_conv *c) { return cost_of(c, m); }                                                 \
+  const sod2_conv_kernel sod2_conv_wino##m = {cost##m, scratch##m, run##m};
+
+DEFINE_VERSION(2)
+DEFINE_VERSION(4)
+DEFINE_VERSION(6)

@@ -1,0 +1,31 @@
+/* The epilogue of the kernel tests: y = relu(tile + bias[row or column] + residual), where each part may be missing, and
+   a count of how often each element was stored. */
+#include "kernel.h"
+
+typedef struct test_epilogue {
+  float *y;
+  const float *bias, *residual; /* NULL: none */
+  int32_t *stores;              /* how often each element was written */
+  int64_t rows, cols;           /* of a matrix of the output */
+  int32_t bias_by_row, relu;
+} test_epilogue;
+
+void test_store(const void *args, const float *tile, int64_t ld, int64_t batch, int64_t row, int64_t rows, int64_t col,
+                int64_t cols) {
+  const test_epilogue *e = args;
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j++) {
+      const int64_t at = (batch * e->rows + row + i) * e->cols + col + j;
+      float value = tile[i * ld + j];
+      if (e->bias) value += e->bias[e->bias_by_row ? row + i : col + j];
+      if (e->residual) value += e->residual[at];
+      if (e->relu && !(value > 0)) value = 0;
+      e->y[at] = value;
+      e->stores[at]++;
+    }
+}
+
+#include "tile.h"
+
+/* Lanes, rows and columns of the register tile these kernels were compiled for. */
+const int32_t test_tile[3] = {SOD2_VL, SOD2_MR, SOD2_NR};

@@ -1,0 +1,394 @@
+"""GEMM, convolutions and transposed convolution of the runtime against float64, at 1 and 2 threads."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sod2.codegen import packing
+
+RUNTIME = Path(packing.__file__).parents[1] / "runtime"
+SOURCES = ["gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "winograd", "depthwise", "conv_transpose"]
+I64, PTR = ctypes.c_int64, ctypes.c_void_p
+CONV_SIZES = "n ic ih iw oc oh ow groups kh kw sh sw pt pl dh dw".split()
+# Relative to the largest output: sums of up to 2000 products in float32, and the transforms of Winograd.
+TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "depthwise": 3e-6, "wino2": 5e-6, "wino4": 1e-5, "wino6": 4e-5}
+
+
+class Epilogue(ctypes.Structure):
+    _fields_ = [
+        *((name, PTR) for name in ("y", "bias", "residual", "stores")),
+        *((name, I64) for name in ("rows", "cols")),
+        *((name, ctypes.c_int32) for name in ("bias_by_row", "relu")),
+    ]
+
+
+class Gemm(ctypes.Structure):
+    _fields_ = [
+        *((name, I64) for name in ("batch", "m", "n", "k")),
+        ("a", PTR),
+        *((name, I64) for name in ("lda", "a_batch", "a_col")),
+        ("b", PTR),
+        ("b_batch", I64),
+        ("out", PTR),
+        *((name, I64) for name in ("ldo", "out_batch")),
+        ("epilogue", PTR),
+        ("epilogue_args", PTR),
+    ]
+
+
+class Conv(ctypes.Structure):
+    _fields_ = [
+        *((name, I64) for name in CONV_SIZES),
+        ("x", PTR),
+        ("w", PTR * len(packing.CONV_VERSIONS)),
+        ("y", PTR),
+        ("epilogue", PTR),
+        ("epilogue_args", PTR),
+    ]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The compiled kernels, the tile they were compiled for, and pools of 1 and 2 threads."""
+
+    lib: ctypes.CDLL
+    tile: packing.Tile
+    pools: tuple[ctypes.c_void_p | None, ctypes.c_void_p]
+
+
+def compiler() -> list[str]:
+    found = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    if found is None:
+        pytest.skip("no C compiler on PATH")
+    return [found]
+
+
+@pytest.fixture(scope="session", params=["native", "portable"])
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
+    """The kernels for this machine, and for vectors of 4 floats."""
+    target = ["-march=native"] if request.param == "native" else []
+    library = tmp_path_factory.mktemp("kernels") / f"{request.param}.so"
+    sources = [RUNTIME / f"{name}.c" for name in [*SOURCES, "threads"]] + [Path(__file__).parent / "kernels_test.c"]
+    flags = [
+        "-O3",
+        "-std=gnu11",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+    ]
+    command = [*compiler(), *flags, *target, f"-I{RUNTIME}", "-o", library, *sources, "-lm", "-lpthread"]
+    subprocess.run([str(part) for part in command], check=True)
+    lib = ctypes.CDLL(str(library))
+    lib.sod2_pool_create.restype = PTR
+    lib.sod2_conv_scratch.restype = lib.sod2_conv_transpose_scratch.restype = lib.sod2_gemm_packed_floats.restype = I64
+    shape = (ctypes.c_int32 * 3).in_dll(lib, "test_tile")
+    pool = ctypes.c_void_p(lib.sod2_pool_create(2))
+    yield Kernels(lib, packing.Tile(*shape), (None, pool))
+    lib.sod2_pool_free(pool)
+
+
+def pointer(array: np.ndarray | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def epilogue(kernels: Kernels, shape: tuple[int, int, int], by_row: bool, rng: np.random.Generator) -> SimpleNamespace:
+    """An epilogue with bias, residual and ReLU for an output of `shape`, and what it computes from a plain result."""
+    bias = rng.standard_normal(shape[1] if by_row else shape[2], np.float32)
+    y = rng.standard_normal(shape, np.float32)  # stored in place over the residual
+    residual, stores = y.copy(), np.zeros(shape, np.int32)
+    args = Epilogue(pointer(y), pointer(bias), pointer(y), pointer(stores), shape[1], shape[2], int(by_row), 1)
+    spread = bias[:, None] if by_row else bias
+    return SimpleNamespace(
+        y=y,
+        stores=stores,
+        bias=bias,
+        args=args,
+        function=ctypes.cast(kernels.lib.test_store, PTR),
+        expected=lambda plain: np.maximum(plain + spread + residual, 0),
+    )
+
+
+def check(result: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    scale = np.abs(expected).max(initial=1e-30)
+    assert np.abs(result - expected).max(initial=0) <= tolerance * scale
+
+
+# ---- GEMM ---------------------------------------------------------------------------------------------------------
+
+
+def run_gemm(
+    kernels: Kernels, a: np.ndarray, b: np.ndarray, pool: int, seed: int | None, transposed: bool
+) -> np.ndarray:
+    """a: [batch, m, k], b: [k, n] or [batch, k, n]. With `transposed`, A is stored as [batch, k, m]."""
+    batch, m, k = a.shape
+    n = b.shape[-1]
+    packed = packing.gemm_b(b, kernels.tile.nr)
+    stored = np.ascontiguousarray(a.transpose(0, 2, 1)) if transposed else a
+    out = np.full((batch, m, n), np.nan, np.float32)
+    gemm = Gemm(
+        batch, m, n, k, pointer(stored), 1 if transposed else k, m * k, m if transposed else 1,
+        pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, pointer(out), n, m * n,
+    )  # fmt: skip
+    if seed is not None:
+        fused = epilogue(kernels, (batch, m, n), by_row=False, rng=np.random.default_rng(seed))
+        gemm.epilogue, gemm.epilogue_args, gemm.out = fused.function, ctypes.addressof(fused.args), None
+    kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
+    if seed is None:
+        return out
+    assert (fused.stores == 1).all()
+    check(fused.y, fused.expected(a.astype(np.float64) @ b.astype(np.float64)), 1e-5)
+    return fused.y
+
+
+GEMM_SHAPES = [
+    (1, 1, 1, 1), (1, 1, 100, 70), (1, 7, 33, 77), (1, 13, 32, 600), (2, 5, 31, 16), (1, 129, 65, 40), (1, 250, 3, 9),
+    (3, 0, 4, 5), (0, 3, 4, 5), (1, 3, 0, 5), (1, 3, 40, 0), (1, 40, 96, 1030), (4, 30, 20, 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "m", "n", "k"), GEMM_SHAPES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gemm(kernels: Kernels, batch: int, m: int, n: int, k: int, transposed: bool) -> None:
+    rng = np.random.default_rng([batch, m, n, k])
+    a = rng.standard_normal((batch, m, k), np.float32)
+    for b in (rng.standard_normal((k, n), np.float32), rng.standard_normal((batch, k, n), np.float32)):
+        plain, plain2, fused, fused2 = (run_gemm(kernels, a, b, p, s, transposed) for s in (None, 7) for p in (0, 1))
+        check(plain, a.astype(np.float64) @ b.astype(np.float64), 3e-6)
+        assert plain.tobytes() == plain2.tobytes()
+        assert fused.tobytes() == fused2.tobytes()
+
+
+def test_gemm_row_does_not_depend_on_others(kernels: Kernels) -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((1, 50, 700), np.float32), rng.standard_normal((700, 40), np.float32)
+    whole = run_gemm(kernels, a, b, 0, None, False)
+    for rows in (1, 2, 9, 33):
+        assert (
+            run_gemm(kernels, np.ascontiguousarray(a[:, :rows]), b, 1, None, False).tobytes()
+            == whole[:, :rows].tobytes()
+        )
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (40, 64), (33, 65), (0, 5), (5, 0), (100, 7)])
+def test_pack_b_at_run_time_equals_packing(kernels: Kernels, k: int, n: int) -> None:
+    b = np.random.default_rng(k * n).standard_normal((k, n), np.float32)
+    expected = packing.gemm_b(b, kernels.tile.nr)
+    assert kernels.lib.sod2_gemm_packed_floats(I64(k), I64(n)) == expected.size
+    for source, ldk, ldn in ((b, n, 1), (np.ascontiguousarray(b.T), 1, k)):
+        packed = np.full(expected.size, np.nan, np.float32)
+        sizes = [I64(v) for v in (k, n, ldk, ldn)]
+        kernels.lib.sod2_gemm_pack_b(PTR(pointer(source)), *sizes, PTR(pointer(packed)), kernels.pools[1])
+        assert packed.tobytes() == expected.tobytes()
+
+
+# ---- convolution --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution: sizes, strides and dilations by axis, pads as top, left, bottom, right."""
+
+    n: int
+    ic: int
+    oc: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def out(self) -> list[int]:
+        return [
+            (self.size[i] + self.pads[i] + self.pads[i + 2] - (self.kernel[i] - 1) * self.dilation[i] - 1)
+            // self.stride[i] + 1
+            for i in range(2)
+        ]  # fmt: skip
+
+    def conv(self, out: list[int]) -> Conv:
+        return Conv(
+            self.n, self.ic, *self.size, self.oc, *out, self.groups, *self.kernel, *self.stride, *self.pads[:2],
+            *self.dilation,
+        )  # fmt: skip
+
+
+def reference(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Sum over taps in float64."""
+    (sh, sw), (dh, dw), (oh, ow) = case.stride, case.dilation, case.out()
+    top, left, bottom, right = case.pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    y = np.zeros((case.n, case.oc, oh, ow))
+    inputs, outputs = case.ic // case.groups, case.oc // case.groups
+    for group, ky, kx in itertools.product(range(case.groups), *map(range, case.kernel)):
+        tap = padded[:, group * inputs :][:, :inputs, ky * dh :, kx * dw :][
+            :, :, : (oh - 1) * sh + 1 : sh, : (ow - 1) * sw + 1 : sw
+        ]
+        rows = slice(group * outputs, (group + 1) * outputs)
+        y[:, rows] += np.einsum("oc,nchw->nohw", w[rows, :, ky, kx].astype(np.float64), tap[:, :, :oh, :ow])
+    return y
+
+
+def run_conv(
+    kernels: Kernels,
+    conv: Conv,
+    version: str,
+    packed: np.ndarray,
+    x: np.ndarray,
+    pool: int,
+    fused: SimpleNamespace | None,
+) -> np.ndarray:
+    y = np.full((conv.n, conv.oc, conv.oh, conv.ow), np.nan, np.float32)
+    index = packing.CONV_VERSIONS.index(version)
+    conv.x, conv.y = pointer(x), pointer(y)
+    conv.w[index] = pointer(packed)
+    conv.epilogue = fused.function if fused else None
+    conv.epilogue_args = ctypes.addressof(fused.args) if fused else None
+    size = kernels.lib.sod2_conv_scratch(ctypes.byref(conv), index, pool + 1)
+    raw = np.full(size // 4 + 64, np.nan, np.float32)  # scratch of a previous run may hold anything
+    aligned = raw.ctypes.data + (-raw.ctypes.data % 64)
+    assert kernels.lib.sod2_conv_choose(ctypes.byref(conv), pool + 1) == index
+    kernels.lib.sod2_conv_run(ctypes.byref(conv), index, PTR(aligned), kernels.pools[pool])
+    assert np.isnan(raw[(aligned - raw.ctypes.data + size) // 4 :]).all(), "wrote behind its scratch"
+    return fused.y if fused else y
+
+
+def check_conv(kernels: Kernels, case: Case, version: str) -> None:
+    rng = np.random.default_rng(abs(hash(case)) % 2**32)
+    x = rng.standard_normal((case.n, case.ic, *case.size), np.float32)
+    w = rng.standard_normal((case.oc, case.ic // case.groups, *case.kernel), np.float32)
+    packed = packing.conv_weights(version, w, case.groups, kernels.tile)
+    out = case.out()
+    expected = reference(case, x, w)
+    plain = [run_conv(kernels, case.conv(out), version, packed, x, pool, None) for pool in (0, 1)]
+    check(plain[0], expected, TOLERANCE[version])
+    assert plain[0].tobytes() == plain[1].tobytes()
+    shape = (case.n, case.oc, out[0] * out[1])
+    for pool in (0, 1):
+        fused = epilogue(kernels, shape, by_row=True, rng=np.random.default_rng(5))
+        y = run_conv(kernels, case.conv(out), version, packed, x, pool, fused)
+        assert (fused.stores == 1).all()
+        check(y, fused.expected(expected.reshape(shape)), 2 * TOLERANCE[version])
+
+
+GENERAL = [
+    Case(1, 3, 16, (23, 37), (3, 3), (2, 2), (1, 1, 1, 1)),
+    Case(1, 3, 20, (29, 31), (7, 7), (2, 2), (3, 3, 3, 3)),
+    Case(2, 5, 7, (9, 11), (3, 2), (1, 3), (2, 0, 1, 2)),
+    Case(1, 17, 35, (13, 13), (1, 1)),
+    Case(1, 40, 33, (7, 7), (1, 1)),
+    Case(1, 16, 40, (15, 9), (1, 1), (2, 2)),
+    Case(1, 64, 70, (10, 10), (3, 3), (2, 2), (0, 0, 1, 1)),
+    Case(1, 8, 6, (17, 19), (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), groups=2),
+    Case(2, 6, 6, (8, 40), (1, 5), (1, 1), (0, 2, 0, 2), groups=3),
+    Case(1, 4, 3, (50, 50), (4, 4), (4, 4)),
+    Case(1, 2, 3, (12, 70), (5, 3), (3, 2), (4, 1, 0, 1), (1, 4)),
+    Case(1, 1, 1, (1, 1), (1, 1)),
+    Case(1, 2, 2, (1, 200), (1, 3), (1, 1), (0, 1, 0, 1)),
+    Case(0, 2, 2, (4, 4), (3, 3)),
+    Case(1, 0, 2, (4, 4), (1, 1)),
+    Case(1, 2, 0, (4, 4), (3, 3)),
+    Case(1, 2, 3, (0, 4), (1, 1)),
+    Case(1, 130, 50, (20, 24), (1, 1)),
+    Case(1, 300, 9, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1)),
+]
+WINOGRAD = [
+    Case(1, 16, 16, (14, 14), (3, 3), pads=(1, 1, 1, 1)),
+    Case(1, 17, 35, (7, 7), (3, 3), pads=(1, 1, 1, 1)),
+    Case(2, 33, 20, (37, 29), (3, 3), pads=(1, 1, 1, 1)),
+    Case(1, 3, 5, (15, 131), (3, 3), pads=(1, 1, 1, 1)),
+    Case(1, 20, 70, (13, 5), (3, 3), pads=(0, 2, 1, 0)),
+    Case(1, 8, 8, (3, 3), (3, 3)),
+    Case(1, 300, 40, (9, 9), (3, 3), pads=(1, 1, 1, 1)),
+    Case(1, 2, 2, (1, 1), (3, 3), pads=(1, 1, 1, 1)),
+    Case(0, 2, 2, (6, 6), (3, 3)),
+    Case(1, 0, 2, (6, 6), (3, 3)),
+    Case(1, 24, 16, (90, 60), (3, 3), pads=(1, 1, 1, 1)),
+]
+DEPTHWISE = [
+    Case(1, 9, 9, (20, 33), (3, 3), pads=(1, 1, 1, 1), groups=9),
+    Case(2, 5, 10, (17, 90), (5, 5), (2, 2), (2, 2, 2, 2), groups=5),
+    Case(1, 4, 4, (1, 150), (1, 31), pads=(0, 15, 0, 15), groups=4),
+    Case(1, 3, 3, (11, 12), (3, 2), (3, 1), (0, 1, 2, 0), (2, 3), groups=3),
+    Case(1, 2, 2, (1, 1), (1, 1), groups=2),
+    Case(1, 2, 2, (500, 80), (3, 3), pads=(1, 1, 1, 1), groups=2),
+    Case(0, 2, 2, (4, 4), (3, 3), groups=2),
+]
+
+
+@pytest.mark.parametrize("case", GENERAL + WINOGRAD, ids=str)
+@pytest.mark.parametrize("version", ["panel", "pixel"])
+def test_implicit_gemm(kernels: Kernels, case: Case, version: str) -> None:
+    check_conv(kernels, case, version)
+
+
+@pytest.mark.parametrize("case", WINOGRAD, ids=str)
+@pytest.mark.parametrize("version", ["wino2", "wino4", "wino6"])
+def test_winograd(kernels: Kernels, case: Case, version: str) -> None:
+    check_conv(kernels, case, version)
+
+
+@pytest.mark.parametrize("case", DEPTHWISE, ids=str)
+@pytest.mark.parametrize("version", ["depthwise", "panel"])
+def test_depthwise(kernels: Kernels, case: Case, version: str) -> None:
+    check_conv(kernels, case, version)
+
+
+# ---- transposed convolution ---------------------------------------------------------------------------------------
+
+TRANSPOSED = [
+    Case(1, 20, 9, (10, 13), (2, 2), (2, 2)),
+    Case(2, 6, 4, (7, 40), (3, 3), (2, 2), (1, 1, 0, 1), groups=2),
+    Case(1, 5, 3, (6, 5), (4, 3), (1, 3), (2, 0, 1, 1), (2, 1)),
+    Case(1, 3, 40, (1, 1), (5, 5)),
+    Case(1, 70, 2, (3, 33), (1, 1), (3, 2)),
+    Case(0, 2, 2, (3, 3), (2, 2)),
+    Case(1, 2, 2, (0, 3), (2, 2), (2, 2)),
+    Case(1, 0, 2, (3, 3), (2, 2)),
+]
+
+
+@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+def test_conv_transpose(kernels: Kernels, case: Case) -> None:
+    rng = np.random.default_rng(abs(hash(case)) % 2**32)
+    x = rng.standard_normal((case.n, case.ic, *case.size), np.float32)
+    w = rng.standard_normal((case.ic, case.oc // case.groups, *case.kernel), np.float32)
+    (sh, sw), (dh, dw), (top, left, bottom, right) = case.stride, case.dilation, case.pads
+    full = [max(0, (case.size[i] - 1) * case.stride[i] + (case.kernel[i] - 1) * case.dilation[i] + 1) for i in range(2)]
+    sums = np.zeros((case.n, case.oc, *full))
+    inputs, outputs = case.ic // case.groups, case.oc // case.groups
+    for group, ky, kx in itertools.product(range(case.groups), *map(range, case.kernel)):
+        rows = slice(group * inputs, (group + 1) * inputs)
+        product = np.einsum("co,nchw->nohw", w[rows, :, ky, kx].astype(np.float64), x[:, rows])
+        window = sums[:, group * outputs :][:, :outputs, ky * dh :, kx * dw :]
+        window[:, :, : case.size[0] * sh : sh, : case.size[1] * sw : sw][:, :, : case.size[0], : case.size[1]] += (
+            product
+        )
+    expected = sums[:, :, top : full[0] - bottom, left : full[1] - right]
+    out = list(expected.shape[2:])
+    packed = packing.conv_transpose(w, case.groups, kernels.tile.mr)
+    results = []
+    for pool in (0, 1):
+        conv = case.conv(out)
+        y = np.full(expected.shape, np.nan, np.float32)
+        conv.x, conv.y, conv.w[0] = pointer(x), pointer(y), pointer(packed)
+        scratch = np.full(
+            kernels.lib.sod2_conv_transpose_scratch(ctypes.byref(conv), pool + 1) // 4 + 1, np.nan, np.float32
+        )
+        kernels.lib.sod2_conv_transpose_run(ctypes.byref(conv), PTR(pointer(scratch)), kernels.pools[pool])
+        check(y, expected, 3e-6)
+        results.append(y.tobytes())
+    assert results[0] == results[1]
