@@ -173,7 +173,7 @@ rule draw:
         "results/logs/draw/{figure}.log",
     params:
         config=json.dumps(config, sort_keys=True),
-        code=digest("figures/*.py", "figures/paper.csv"),
+        code=digest("figures/*.py", "figures/paper*.csv"),
     shell:
         "python -m figures {wildcards.figure} --config {params.config:q} --out figures/{wildcards.figure}"
         " --rows {input.rows} 2>&1 | tee {log}"

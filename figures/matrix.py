@@ -116,10 +116,10 @@ def _no(kind: str, name: str, accepted: tuple[str, ...]) -> str:
 def _sentence(error: jsonschema.ValidationError) -> str:
     """One sentence for what the schema refuses, with the path of the key."""
     where = ".".join(map(str, error.absolute_path))
-    value, rule, schema = json.dumps(error.instance), cast(Any, error.validator_value), cast(Any, error.schema)
+    value, rule = json.dumps(error.instance), cast(Any, error.validator_value)
     if error.validator == "additionalProperties":
-        accepted = schema["properties"]
-        (key, *_) = [key for key in error.instance if key not in accepted]
+        accepted = cast(Any, error.schema)["properties"]
+        (key, *_) = [key for key in cast(Any, error.instance) if key not in accepted]
         path = f"{where}.{key}" if where else key
         return f"unknown key '{path}' in the configuration; accepted there: {', '.join(accepted)}"
     if error.validator == "type":

@@ -28,6 +28,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         dmp=not arguments.no_dmp,
         mvc=not arguments.no_mvc,
         control=arguments.control,
+        weight_budget=arguments.weight_budget,
     )
 
 
@@ -37,6 +38,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-dmp", action="store_true", help="place buffers by best fit in order of first use")
     parser.add_argument("--no-mvc", action="store_true", help="one version of each hot kernel")
     parser.add_argument("--control", choices=("switch", "all"), default="switch", help="run the taken branch, or all")
+    parser.add_argument("--weight-budget", type=float, default=3.0, help="packed weights, as a multiple of the raw ones")
 
 
 def _parser() -> argparse.ArgumentParser:

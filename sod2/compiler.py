@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from sod2 import artifact, attention, frontend, fusion, order, rdp, simplify, storage
+from sod2 import artifact, attention, frontend, fusion, order, rdp, simplify, storage, versions
 from sod2.artifact import CompiledModel
 from sod2.codegen.steps import Emission
 from sod2.codegen.target import Target, default_cache, host
@@ -32,6 +32,7 @@ class Options:
     dmp: bool = True  # place buffers from the peak outwards, else best fit as engines do at run time
     mvc: bool = True  # several versions of a hot kernel, chosen by shape, else one
     control: str = "switch"  # switch | all: run the taken branch, or every branch and pick
+    weight_budget: float = 3.0  # packed weights, as a multiple of the raw ones
 
     def __post_init__(self) -> None:
         for name, accepted in (("fusion", ("none", "static", "rdp")), ("control", ("switch", "all"))):
@@ -40,6 +41,8 @@ class Options:
         for name in ("sep", "dmp", "mvc"):
             if not isinstance(getattr(self, name), bool):
                 raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
+        if not self.weight_budget >= 1:
+            raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Plan:
     analysis: Analysis
     fusion: FusionPlan
     storage: Storage
+    versions: versions.Kept
 
 
 def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
@@ -73,13 +77,15 @@ def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -
     analysis = rdp.analyze(graph)
     fused = _FUSE[options.fusion](graph, analysis)
     arrange = order.near_optimal if options.sep else order.as_given
-    return Plan(graph, analysis, fused, storage.assign(graph, analysis, arrange(graph, analysis, fused)))
+    placed = storage.assign(graph, analysis, arrange(graph, analysis, fused))
+    kept = versions.plan(graph, fused.groups, analysis, options.mvc, options.weight_budget)
+    return Plan(graph, analysis, fused, placed, kept)
 
 
 def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
     """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
     planned = plan(source, options)
-    emission = Emission(planned.analysis, planned.storage, target, options.mvc)
+    emission = Emission(planned.analysis, planned.storage, target, planned.versions)
     emission.emit()
     return artifact.write(emission, options.dmp, asdict(options), out)
 

@@ -38,10 +38,9 @@ def _items(graph: Graph, analysis: Analysis, fused: FusionPlan) -> tuple[list[Gr
 
     items = {}
     for thing in things:
-        reads = thing.inputs
-        written = thing.outputs
-        run_time = dict.fromkeys(root(graph, analysis, t) for t in reads if analysis[t].known_value is None)
-        items[thing.name] = Item(thing.name, tuple(run_time), tuple(written), thing.guard, constant(0))
+        reads = dict.fromkeys(root(graph, analysis, t) for t in thing.inputs if analysis[t].known_value is None)
+        guard = tuple((root(graph, analysis, predicate), branch) for predicate, branch in thing.guard)
+        items[thing.name] = Item(thing.name, tuple(reads), thing.outputs, guard, constant(0))
     things.sort(key=at)
     ordered = _topological(things, items)
     return ordered, [items[t.name] for t in ordered]

@@ -4,7 +4,8 @@ weights, at symbolic and at constant dims, with and without an epilogue, on 1 an
 import ctypes
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Probe:
     target: Target
     fused: bool
     binding: bool = False
-    multi_version: bool = True
+    versions: tuple[str, ...] = ("panel",)
     weights: list[np.ndarray] = field(default_factory=list)
     declarations: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Case:
     constants: tuple[int, ...]
     symbolic: bool
     fused: bool
+    versions: tuple[str, ...] = ()  # of a convolution
 
     def facts(self) -> tuple[list[Fact | None], list[str], list[int]]:
         """Facts of the inputs, and the symbols in them with their values."""
@@ -131,7 +133,7 @@ class Case:
         """The text of one of the two functions of a call."""
         x, names, _ = self.facts()
         y = [Fact(t, s) for t, s in zip(self.op.dtype(self.node, x), self.op.shape(self.node, x), strict=True)]
-        probe = Probe(self.node, x, y, names, host(), self.fused, binding)
+        probe = Probe(self.node, x, y, names, host(), self.fused, binding, self.versions)
         return probe, self.op.call(self.node, probe, x, y)
 
     def source(self, number: int) -> tuple[str, list[np.ndarray], int]:
@@ -161,6 +163,20 @@ def takes_epilogue(op: Anchor, node: Node, x: list[Fact | None]) -> bool:
     return op.space(node, x, y) is not None
 
 
+def versions_of(node: Node, arrays: list[np.ndarray | None]) -> list[tuple[str, ...]]:
+    """Every version of a convolution that can run this one, alone and all together."""
+    if node.op != "Conv" or (weights := arrays[1]) is None:
+        return [()]
+    found = ["panel", "pixel"]
+    group = node.attrs.get("group", 1)
+    unit = all(v == 1 for name in ("strides", "dilations") for v in node.attrs.get(name, ()))
+    if group > 1 and weights.shape[1] == 1:
+        found.append("depthwise")
+    if weights.shape[2:] == (3, 3) and unit and group == 1:
+        found += ["wino2", "wino4", "wino6"]
+    return [*((v,) for v in found), tuple(found)]
+
+
 def cases() -> Iterator[Case]:
     for (domain, name), op in sorted(OPS.table.items()):
         if not isinstance(op, Anchor) or not op.has_call:
@@ -170,12 +186,13 @@ def cases() -> Iterator[Case]:
                 continue
             inputs = tuple("" if a is None else f"x{i}" for i, a in enumerate(arrays))
             node = Node("n", name, inputs, tuple(f"y{i}" for i in range(OUTPUTS.get(name, 1))), attrs, (), domain)
-            for constants in CONSTANTS.get(name, [()]):
-                for symbolic in (False, True):
-                    case = Case(op, node, list(arrays), constants, symbolic, False)
-                    yield case
-                    if takes_epilogue(op, node, case.facts()[0]):
-                        yield Case(op, node, list(arrays), constants, symbolic, True)
+            for constants, symbolic, versions in product(
+                CONSTANTS.get(name, [()]), (False, True), versions_of(node, list(arrays))
+            ):
+                case = Case(op, node, list(arrays), constants, symbolic, False, versions)
+                yield case
+                if takes_epilogue(op, node, case.facts()[0]):
+                    yield replace(case, fused=True)
 
 
 CASES = [c for c in cases() if c.fused or c.op.bias(c.node, c.facts()[0]) is None]

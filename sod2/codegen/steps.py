@@ -4,7 +4,7 @@ A step is a function of the run-time state. Sizes appear in it as expressions ov
 addresses of inputs, weights or arena buffers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +38,7 @@ class Emission:
     analysis: Analysis
     storage: Storage
     target: Target
-    multi_version: bool
+    versions: Mapping[str, tuple[str, ...]]
     weights: Weights = field(default_factory=Weights)
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
@@ -177,9 +177,9 @@ class StepCall:
         return self.emission.target
 
     @property
-    def multi_version(self) -> bool:
-        """Whether several versions of a hot kernel are kept and chosen among by shape (MVC)."""
-        return self.emission.multi_version
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the node's kernel that are kept; the general one where no choice was planned."""
+        return self.emission.versions.get(self.node.name, ("panel",))
 
     def _typed(self, tensor: str, const: str) -> str:
         if self.binding or tensor not in self.emission.storage.places:

@@ -14,6 +14,7 @@ FAMILIES = (
     "control",
     "conv",
     "cumsum",
+    "einsum",
     "expand",
     "gather",
     "matmul",

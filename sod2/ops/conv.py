@@ -1,8 +1,8 @@
 """Convolutions: Conv and ConvTranspose with any number of spatial axes in the rules, one or two in the kernels.
 
 x [N, C, spatial...], w [M, C/group, kernel...] (ConvTranspose: [C, M/group, kernel...]), bias [M].
-The bias is not part of the kernel: it is the first step of the epilogue. A 1-D convolution runs as a 2-D one of height
-1.
+The bias is not part of the kernel: it is the first step of the epilogue. A 1-D convolution runs as a 2-D one with
+height 1.
 """
 
 import math
@@ -51,9 +51,8 @@ def kernel_dims(node: Node, x: Facts) -> tuple[Element, ...]:
 
 
 def known_axes(node: Node, x: Facts) -> list[Axis]:
-    """Geometry of a node whose shapes are all known expressions."""
-    assert x[0] is not None and x[1] is not None
-    return axes(node, x[0].dims[2:], x[1].dims[2:])
+    """Windows along the spatial axes of a convolution whose shapes are all known expressions."""
+    return axes(node, known_dims(x[0])[2:], known_dims(x[1])[2:])
 
 
 def fit_guards(found: Iterable[Axis]) -> list[tuple[Dim, Dim]]:
@@ -77,25 +76,8 @@ def constant_weights(node: Node, x: Facts) -> Array:
     require_float32(node, *x)
     w = x[1].known_value if x[1] is not None else None
     if w is None:
-        raise UnsupportedError()
+        raise UnsupportedError(f"{node.op} (node {node.name!r}) has weights {x[1]}; its kernel takes constant ones")
     return w.reshape(*w.shape[:2], *([1] if w.ndim == 3 else []), *w.shape[2:])
-
-
-def kept_versions(shape: Sequence[int], found: Sequence[Axis], group: int, several: bool) -> tuple[str, ...]:
-    """The versions of the kernel whose packed weights are kept, the most general first.
-
-    Winograd's transformed weights take 1.8 (F2), 4 (F4) and 7.1 (F6) times the raw ones. Layers with many weights see
-    small images, where they decide the time: they keep F2 and F4; layers with few weights keep F4 and F6. Lanes of
-    output channels (pixel) only win on small images of deep layers.
-    """
-    oc, depth, kh, kw = shape
-    unit = all(a.stride == 1 and a.dilation == 1 for a in found)
-    if depth == 1 and group > 1:
-        return ("depthwise",)
-    if (kh, kw) == (3, 3) and unit and group == 1 and min(oc, depth) >= 16:
-        pair = ("wino4", "wino6") if oc * depth <= 128 * 128 else ("wino4", "wino2")
-        return pair if several else ("wino4",)
-    return ("panel", "pixel") if several and depth * kh * kw >= 256 else ("panel",)
 
 
 def conv_struct(node: Node, k: Call, x: Facts, *, found: Sequence[Axis], channels: Dim, weights: str) -> str:
@@ -167,8 +149,7 @@ class Conv(Anchor):
         w, group = constant_weights(node, x), group_of(node)
         found = planar(node, known_axes(node, x))
         tile = Tile(k.target.lanes, k.target.mr, k.target.nr)
-        kept = kept_versions(w.shape, found, group, k.multi_version)
-        packed = {v: k.packed(1, f"conv {v}", conv_weights(v, w, group, tile)) for v in kept}
+        packed = {v: k.packed(1, f"conv {v}", conv_weights(v, w, group, tile)) for v in k.versions}
         versions = ", ".join(f"[SOD2_CONV_{v.upper()}] = {pointer}" for v, pointer in packed.items())
         k.setup(conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=f"{{{versions}}}"))
         version = k.choice("sod2_conv_choose(&g, threads)")

@@ -165,7 +165,8 @@ def right_operand(node: Node, k: Call, x: Facts, size: Pair, step: Pair) -> tupl
         matrix = known.reshape(*known.shape, 1) if known.ndim == 1 else known.T if transposed else known
         layout = f"gemm{' transposed' if transposed else ''}{f' * {alpha}' if alpha != 1 else ''}"
         stacked = matrix.reshape(math.prod(matrix.shape[:-2]), *matrix.shape[-2:])
-        return "", k.packed(1, layout, gemm_b((stacked * np.float32(alpha)).astype(np.float32), k.target.nr))
+        scaled = stacked if alpha == 1 else stacked * np.float32(alpha)
+        return "", k.packed(1, layout, gemm_b(scaled, k.target.nr))
     batches = count(known_dims(x[1])[:-2])
     sizes, steps = ", ".join(map(k.c, size)), ", ".join(map(k.c, step))
     floats = f"{k.c(batches)} * sod2_gemm_packed_floats({sizes})"

@@ -135,8 +135,8 @@ class Call(Protocol):
     @property
     def target(self) -> Tile: ...
     @property
-    def multi_version(self) -> bool:
-        """Whether several versions of a hot kernel are kept, among which `choice` picks by shape (MVC)."""
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the node's kernel that are kept (versions.py), among which `choice` picks by shape."""
 
     def pointer(self, operand: int) -> str: ...
     def result(self, output: int = 0) -> str: ...

@@ -43,7 +43,7 @@ void sod2_conv_transpose_run(const sod2_conv *c, void *scratch, sod2_pool *pool)
 
 /* ---- between the files of the convolution ----------------------------------------------------------------------- */
 
-/* One version: its expected time in nanoseconds on one core, its scratch in floats, its code. */
+/* One version: its expected cycles on one core, its scratch in floats, its code. */
 typedef struct sod2_conv_kernel {
   double (*cost)(const sod2_conv *c);
   int64_t (*scratch)(const sod2_conv *c, int threads);
@@ -56,6 +56,9 @@ extern const sod2_conv_kernel sod2_conv_panel, sod2_conv_pixel, sod2_conv_wino2,
 /* Hands a tile of image n to the epilogue, or stores it. */
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
                      int64_t col, int64_t cols);
+
+/* No output: nothing to do. */
+SOD2_INLINE int sod2_conv_is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
 
 /* Floats rounded up to a cache line, so that the parts of scratch stay aligned. */
 SOD2_INLINE int64_t sod2_line(int64_t floats) { return (floats + 15) & ~(int64_t)15; }

@@ -7,20 +7,19 @@
 #include "tile.h"
 
 enum { MAX_PIXELS = 8 * SOD2_NR, TILE_LD = MAX_PIXELS + SOD2_NR };
+static const double STORE_CYCLES = 5.5;
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
   int64_t shares;           /* pieces that the row blocks are cut into */
 } panel_plan;
 
-static int is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
-
 /* Floats of the copy of the last panel and of the table of its offsets. */
 static int64_t tail_floats(const sod2_strips *s) { return s->in_place && s->ow % SOD2_NR ? s->depth * SOD2_NR : 0; }
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   (void)threads;
-  if (is_empty(c)) return 0;
+  if (sod2_conv_is_empty(c)) return 0;
   const sod2_strips s = sod2_strips_plan(c);
   return s.offsets + s.floats + tail_floats(&s) + (tail_floats(&s) ? s.offsets : 0);
 }
@@ -76,14 +75,18 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
 }
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
-  if (is_empty(c)) return;
+  if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c);
   const panel_plan p = {.rows = c->oc / c->groups, .row_blocks = sod2_blocks(c->oc / c->groups)};
   sod2_strips_run(c, &s, &p, scratch, pool, compute);
 }
 
+/* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  return 2.0 * c->n * c->oc * c->oh * c->ow * (c->ic / c->groups) * c->kh * c->kw;
+  const sod2_strips s = sod2_strips_plan(c);
+  const double panels = (double)((s.ow + SOD2_NR - 1) / SOD2_NR), lines = (double)(c->n * s.oh);
+  const double tiles = lines * panels * (double)(c->groups * s.depth) * sod2_block_cycles(c->oc / c->groups);
+  return tiles + STORE_CYCLES * lines * (double)(s.ow * c->oc) / SOD2_VL + sod2_strips_cost(c, &s);
 }
 
 const sod2_conv_kernel sod2_conv_panel = {cost, scratch, run};

@@ -11,16 +11,15 @@ enum {
   MAX_PIXELS = 112,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
+static const double STORE_CYCLES = 8.5;
 
 typedef struct pixel_plan {
   int64_t rows, panels; /* output channels of a group */
 } pixel_plan;
 
-static int is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
-
 static int64_t scratch(const sod2_conv *c, int threads) {
   (void)threads;
-  if (is_empty(c)) return 0;
+  if (sod2_conv_is_empty(c)) return 0;
   const sod2_strips s = sod2_strips_plan(c);
   return s.offsets + s.floats;
 }
@@ -62,14 +61,18 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
 }
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
-  if (is_empty(c)) return;
+  if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c);
   const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
   sod2_strips_run(c, &s, &p, scratch, pool, compute);
 }
 
+/* The tile steps, then what transpose and epilogue cost a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  return 2.0 * c->n * c->oc * c->oh * c->ow * (c->ic / c->groups) * c->kh * c->kw;
+  const sod2_strips s = sod2_strips_plan(c);
+  const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
+  const double lines = (double)(c->n * s.oh), tiles = lines * sod2_block_cycles(s.ow) * panels * (double)s.depth;
+  return tiles + STORE_CYCLES * lines * (double)s.ow * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c, &s);
 }
 
 const sod2_conv_kernel sod2_conv_pixel = {cost, scratch, run};

@@ -31,10 +31,8 @@ static transpose_plan plan_of(const sod2_conv *c) {
   return p;
 }
 
-static int is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
-
 int64_t sod2_conv_transpose_scratch(const sod2_conv *c, int threads) {
-  if (is_empty(c)) return 0;
+  if (sod2_conv_is_empty(c)) return 0;
   const transpose_plan p = plan_of(c);
   return threads * (p.panel + p.planes + p.tile) * (int64_t)sizeof(float);
 }
@@ -93,7 +91,7 @@ static void transpose_chunk(void *arg, int64_t chunk, int thread) {
 }
 
 void sod2_conv_transpose_run(const sod2_conv *c, void *scratch, sod2_pool *pool) {
-  if (is_empty(c)) return;
+  if (sod2_conv_is_empty(c)) return;
   transpose_job job = {.c = c, .plan = plan_of(c), .scratch = scratch};
   sod2_parallel(pool, c->n * c->groups * job.plan.pieces, transpose_chunk, &job);
 }

@@ -27,10 +27,8 @@ static depthwise_plan plan_of(const sod2_conv *c) {
   return p;
 }
 
-static int is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }
-
 static int64_t scratch(const sod2_conv *c, int threads) {
-  if (is_empty(c)) return 0;
+  if (sod2_conv_is_empty(c)) return 0;
   const depthwise_plan p = plan_of(c);
   return threads * (p.strip + p.tile);
 }
@@ -89,11 +87,15 @@ static void depthwise_chunk(void *arg, int64_t chunk, int thread) {
 }
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
-  if (is_empty(c)) return;
+  if (sod2_conv_is_empty(c)) return;
   depthwise_job job = {.c = c, .plan = plan_of(c), .scratch = scratch};
   sod2_parallel(pool, c->n * c->groups, depthwise_chunk, &job);
 }
 
-static double cost(const sod2_conv *c) { return 2.0 * c->n * c->oc * c->oh * c->ow * c->kh * c->kw; }
+/* A load and a multiply-add for each tap of a vector of results. */
+static double cost(const sod2_conv *c) {
+  const double vectors = (double)(c->n * c->oc * c->oh) * (double)((c->ow + SOD2_VL - 1) / SOD2_VL);
+  return vectors * (0.6 * (double)(c->kh * c->kw) + 8);
+}
 
 const sod2_conv_kernel sod2_conv_depthwise = {cost, scratch, run};

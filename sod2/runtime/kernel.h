@@ -98,17 +98,30 @@ SOD2_INLINE vi vf_lane_below(int64_t n) {
     return lane < (int32_t)n - (vi){0};
 }
 
-/* The first n (0..SOD2_VL) floats at p, the other lanes `fill`; memory behind them is not touched. */
+/* The first n (0..SOD2_VL) floats at p, the other lanes `fill`; memory behind them is not touched. By the machine's masked
+   instructions where it has them: compilers find them in a loop over lanes only now and then. */
 SOD2_INLINE vf vf_load_partial(const float *p, int64_t n, float fill) {
-    float lanes[SOD2_VL];
-    for (int i = 0; i < SOD2_VL; i++) lanes[i] = i < n ? p[i] : fill;
-    return vf_load(lanes);
+#if defined(__AVX512F__)
+    return __builtin_ia32_loadups512_mask(p, vf_splat(fill), (uint16_t)((1u << n) - 1));
+#elif defined(__AVX2__)
+    vi mask = vf_lane_below(n);
+    return vf_select(mask, __builtin_ia32_maskloadps256((const vf *)p, mask), vf_splat(fill));
+#else
+    vf x = vf_splat(fill);
+    for (int i = 0; i < SOD2_VL; i++)
+        if (i < n) x[i] = p[i];
+    return x;
+#endif
 }
 SOD2_INLINE void vf_store_partial(float *p, vf x, int64_t n) {
-    float lanes[SOD2_VL];
-    vf_store(lanes, x);
+#if defined(__AVX512F__)
+    __builtin_ia32_storeups512_mask(p, x, (uint16_t)((1u << n) - 1));
+#elif defined(__AVX2__)
+    __builtin_ia32_maskstoreps256((vf *)p, vf_lane_below(n), x);
+#else
     for (int i = 0; i < SOD2_VL; i++)
-        if (i < n) p[i] = lanes[i];
+        if (i < n) p[i] = x[i];
+#endif
 }
 
 #include "vmath.h"

@@ -5,8 +5,10 @@
 #include "kernels.h"
 
 enum {
-    LINE = 2048,  /* floats in the buffered line: 8 KB of stack */
-    GRAIN = 32768 /* operations a chunk: some 4 us */
+    LINE = 1024,         /* floats in a buffered line */
+    SLACK = 3 * SOD2_VL, /* behind them: the last windows of a vector of outputs end there */
+    ROWS = 8,            /* lines: 34 KB of stack */
+    GRAIN = 32768        /* operations a chunk: some 4 us */
 };
 
 typedef struct job {
@@ -22,82 +24,147 @@ static int64_t inside(int64_t start, int64_t step, int64_t count, int64_t low, i
     return sod2_imax(0, sod2_imin(end, count) - first);
 }
 
-SOD2_INLINE float combine(int average, float a, float b) { return average ? a + b : sod2_maxf(a, b); }
+SOD2_INLINE vf neutral(int average) { return vf_splat(average ? 0.0f : -INFINITY); }
+SOD2_INLINE vf combine(int average, vf a, vf x) {
+    return average ? a + x : vf_select((vi)(a != a), a, vf_max(a, x)); /* NaN stays */
+}
+SOD2_INLINE vf load(int average, const float *p, int64_t count) {
+    return count == SOD2_VL ? vf_load(p) : vf_load_partial(p, count, neutral(average)[0]);
+}
 
-/* line[0 .. width) = input columns from `column`, combined over the rows of the window that starts at row `top`. */
+/* line[0 .. width) = input columns from `column`, combined over the rows of the window that starts at row `top`. Whole
+   vectors are stored: up to SLACK floats more are the neutral element. */
 SOD2_INLINE void combine_rows(const sod2_pooling *p, int average, const float *plane, int64_t top, int64_t column,
                               int64_t width, float *line) {
-    const float neutral = average ? 0.0f : -INFINITY;
     const int64_t begin = sod2_imin(sod2_imax(0, -column), width);
     const int64_t end = sod2_imax(begin, sod2_imin(width, p->iw - column));
-    for (int64_t c = 0; c < width; c++) line[c] = neutral;
-    for (int64_t k = 0; k < p->kh; k++) {
-        int64_t row = top + k * p->dh;
-        if (row < 0 || row >= p->ih) continue;
-        const float *x = plane + row * p->iw + column;
-        for (int64_t c = begin; c < end; c++) line[c] = combine(average, line[c], x[c]);
+    const int64_t first = top < 0 ? (-top + p->dh - 1) / p->dh : 0;
+    const int64_t taps = inside(top, p->dh, p->kh, 0, p->ih), step = p->dh * p->iw;
+    int64_t c = 0;
+    for (; c < begin; c += SOD2_VL) vf_store(line + c, neutral(average));
+    for (c = begin; c < end; c += SOD2_VL) {
+        const int64_t count = sod2_imin(SOD2_VL, end - c);
+        const int64_t start = (top + first * p->dh) * p->iw + column + c; /* not used where taps is 0 */
+        vf total = neutral(average);
+        for (int64_t k = 0; k < taps; k++) total = combine(average, total, load(average, plane + start + k * step, count));
+        vf_store(line + c, total);
+    }
+    for (; c < width + SLACK - SOD2_VL; c += SOD2_VL) vf_store(line + c, neutral(average));
+}
+
+/* The elements line[0], line[stride], .. of VL windows' starts; stride 1 and 2 are constants where this is inlined. */
+SOD2_INLINE vf load_strided(const float *line, int64_t stride) {
+    if (stride == 1) return vf_load(line);
+#if SOD2_VL == 16
+    if (stride == 2)
+        return __builtin_shufflevector(vf_load(line), vf_load(line + 16), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
+                                       26, 28, 30);
+#elif SOD2_VL == 8
+    if (stride == 2)
+        return __builtin_shufflevector(vf_load(line), vf_load(line + 8), 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+    if (stride == 2) return __builtin_shufflevector(vf_load(line), vf_load(line + 4), 0, 2, 4, 6);
+#endif
+    float lanes[SOD2_VL];
+    for (int64_t i = 0; i < SOD2_VL; i++) lanes[i] = line[i * stride];
+    return vf_load(lanes);
+}
+
+/* As load_strided, for the first `count` windows only. */
+SOD2_INLINE vf load_few(int average, const float *line, int64_t stride, int64_t count) {
+    float lanes[SOD2_VL];
+    vf_store(lanes, neutral(average));
+    for (int64_t i = 0; i < count; i++) lanes[i] = line[i * stride];
+    return vf_load(lanes);
+}
+
+/* y[i] = all of line[i * stride + k * dilation], 0 <= k < taps, combined, and with the old y[i] unless `first`. */
+SOD2_INLINE void slide(int average, int64_t stride, const float *line, int64_t taps, int64_t dilation, int first,
+                       float *y, int64_t count) {
+    int64_t i = 0;
+    for (; i + SOD2_VL <= count; i += SOD2_VL) {
+        vf total = first ? neutral(average) : vf_load(y + i);
+        for (int64_t k = 0; k < taps; k++)
+            total = combine(average, total, load_strided(line + i * stride + k * dilation, stride));
+        vf_store(y + i, total);
+    }
+    if (i < count) {
+        vf total = first ? neutral(average) : load(average, y + i, count - i);
+        for (int64_t k = 0; k < taps; k++) {
+            const float *x = line + i * stride + k * dilation;
+            vf step = stride <= 2 ? load_strided(x, stride) : load_few(average, x, stride, count - i);
+            total = combine(average, total, step);
+        }
+        vf_store_partial(y + i, total, count - i);
     }
 }
 
-/* y[i] combined with line[i * stride + k * dilation] for each k; inlined with constant strides 1 and 2. */
-SOD2_INLINE void slide(int average, int64_t stride, const float *line, int64_t taps, int64_t dilation, float *y,
-                       int64_t count) {
-    for (int64_t k = 0; k < taps; k++)
-        for (int64_t i = 0; i < count; i++) y[i] = combine(average, y[i], line[i * stride + k * dilation]);
-}
-
-/* Outputs first .. first+count-1 of a row; (count - 1) * sw < LINE. */
-SOD2_INLINE void pool_tile(const sod2_pooling *p, int average, const float *plane, int64_t top, int64_t first,
-                           int64_t count, float *y) {
-    float line[LINE];
+/* `count` outputs from column `first` of `rows` rows, whose first window starts at row `top`; (count - 1) * sw < LINE.
+   All lines are made before windows slide over them: a load that spans two stores which are still under way stalls. */
+SOD2_INLINE void pool_tile(const sod2_pooling *p, int average, const float *plane, int64_t top, int64_t rows,
+                           int64_t first, int64_t count, float *y) {
+    float line[ROWS * (LINE + SLACK)];
     const int64_t reach = (count - 1) * p->sw + 1; /* columns that one tap sees */
     const int64_t piece = sod2_imin(p->kw, (LINE - reach) / p->dw + 1);
-    for (int64_t i = 0; i < count; i++) y[i] = average ? 0.0f : -INFINITY;
     for (int64_t k = 0, taps; k < p->kw; k += taps) {
         taps = sod2_imin(piece, p->kw - k);
-        int64_t column = first * p->sw - p->pl + k * p->dw;
-        combine_rows(p, average, plane, top, column, reach + (taps - 1) * p->dw, line);
-        if (p->sw == 1)
-            slide(average, 1, line, taps, p->dw, y, count);
-        else if (p->sw == 2)
-            slide(average, 2, line, taps, p->dw, y, count);
-        else
-            slide(average, p->sw, line, taps, p->dw, y, count);
+        const int64_t column = first * p->sw - p->pl + k * p->dw, width = reach + (taps - 1) * p->dw;
+        const int64_t ld = width + SLACK;
+        for (int64_t r = 0; r < rows; r++) combine_rows(p, average, plane, top + r * p->sh, column, width, line + r * ld);
+        for (int64_t r = 0; r < rows; r++) {
+            if (p->sw == 1)
+                slide(average, 1, line + r * ld, taps, p->dw, k == 0, y + r * p->ow, count);
+            else if (p->sw == 2)
+                slide(average, 2, line + r * ld, taps, p->dw, k == 0, y + r * p->ow, count);
+            else
+                slide(average, p->sw, line + r * ld, taps, p->dw, k == 0, y + r * p->ow, count);
+        }
     }
 }
 
-/* Sums to means. */
+/* Sums to means. Between the edges all windows count alike. */
 static void divide_row(const job *j, int64_t top, float *y) {
     const sod2_pooling *p = j->p;
     const int64_t above = j->include_pad ? -p->pt : 0, below = p->ih + (j->include_pad ? p->pb : 0);
     const int64_t left = j->include_pad ? -p->pl : 0, right = p->iw + (j->include_pad ? p->pr : 0);
-    const int64_t rows = inside(top, p->dh, p->kh, above, below);
+    const int64_t rows = inside(top, p->dh, p->kh, above, below), extent = (p->kw - 1) * p->dw;
+    const int64_t begin = sod2_imin(p->ow, (left + p->pl + p->sw - 1) / p->sw);
+    const int64_t end = inside(-p->pl, p->sw, p->ow, INT64_MIN, right - extent); /* windows that end inside */
+    const float whole = (float)(rows * p->kw);
     for (int64_t o = 0; o < p->ow; o++) {
-        int64_t start = o * p->sw - p->pl;
-        int whole = start >= left && start + (p->kw - 1) * p->dw < right;
-        int64_t count = rows * (whole ? p->kw : inside(start, p->dw, p->kw, left, right));
+        if (o >= begin && o < end) {
+            for (; o < end; o++) y[o] /= whole;
+            if (o == p->ow) break;
+        }
+        int64_t count = rows * inside(o * p->sw - p->pl, p->dw, p->kw, left, right);
         y[o] = count == 0 ? 0.0f : y[o] / (float)count;
     }
+}
+
+/* Rows of one plane from output row `row`; y is that row. */
+static void pool_rows(const job *j, const float *plane, int64_t row, int64_t rows, float *y) {
+    const sod2_pooling *p = j->p;
+    const int64_t tile = sod2_imax(1, LINE / 2 / p->sw), top = row * p->sh - p->pt;
+    for (int64_t o = 0; o < p->ow; o += tile) {
+        int64_t count = sod2_imin(tile, p->ow - o);
+        if (j->average)
+            pool_tile(p, 1, plane, top, rows, o, count, y + o);
+        else
+            pool_tile(p, 0, plane, top, rows, o, count, y + o);
+    }
+    if (j->average)
+        for (int64_t r = 0; r < rows; r++) divide_row(j, top + r * p->sh, y + r * p->ow);
 }
 
 static void run_chunk(void *arg, int64_t chunk, int thread) {
     const job *j = arg;
     const sod2_pooling *p = j->p;
-    const int64_t rows = p->n * p->c * p->oh, end = sod2_imin(rows, (chunk + 1) * j->grain);
-    const int64_t tile = sod2_imax(1, LINE / 2 / p->sw);
+    const int64_t end = sod2_imin(p->n * p->c * p->oh, (chunk + 1) * j->grain);
     (void)thread;
-    for (int64_t row = chunk * j->grain; row < end; row++) {
-        const float *plane = p->x + row / p->oh * p->ih * p->iw;
-        const int64_t top = row % p->oh * p->sh - p->pt;
-        float *y = p->y + row * p->ow;
-        for (int64_t o = 0; o < p->ow; o += tile) {
-            int64_t count = sod2_imin(tile, p->ow - o);
-            if (j->average)
-                pool_tile(p, 1, plane, top, o, count, y + o);
-            else
-                pool_tile(p, 0, plane, top, o, count, y + o);
-        }
-        if (j->average) divide_row(j, top, y);
+    for (int64_t row = chunk * j->grain, rows; row < end; row += rows) {
+        const int64_t plane = row / p->oh;
+        rows = sod2_imin(ROWS, sod2_imin(end, (plane + 1) * p->oh) - row);
+        pool_rows(j, p->x + plane * p->ih * p->iw, row % p->oh, rows, p->y + row * p->ow);
     }
 }
 

@@ -119,9 +119,13 @@ SOD2_INLINE float reduce_row(accumulation how, const float *x, int64_t n) {
     if (i < n) t1 = accumulate_lanes(how, t1, vf_load_partial(x + i, n - i, neutral(how)));
     if (how == ADD || how == ADD_ABS || how == ADD_SQUARE) return vf_sum_lanes((t0 + t1) + (t2 + t3));
     t0 = accumulate_lanes(how, accumulate_lanes(how, t0, t1), accumulate_lanes(how, t2, t3));
-    float total = t0[0];
-    for (int lane = 1; lane < SOD2_VL; lane++) total = accumulate(how, total, t0[lane]);
-    return total;
+    if (how == MULTIPLY) {
+        float total = t0[0];
+        for (int lane = 1; lane < SOD2_VL; lane++) total *= t0[lane];
+        return total;
+    }
+    if (vf_sum_lanes((vf)((vi)vf_splat(1.0f) & (vi)(t0 != t0))) > 0.0f) return NAN;
+    return how == GREATEST ? vf_max_lanes(t0) : vf_min_lanes(t0);
 }
 
 SOD2_INLINE void reduce_columns(accumulation how, const float *x, int64_t n, int64_t stride, float *total,
@@ -168,23 +172,48 @@ SOD2_INLINE vf exponential(vf x) {
     return (vf)((vi)vf_exp2_negative(c) & ~(vi)(c < -126.0f));
 }
 
-/* Sum of e^(x - top), stored in y unless y is NULL. */
-SOD2_INLINE float exponentials(const float *x, float *y, int64_t n, float top) {
-    vf sum0 = {0}, sum1 = {0};
+/* A row cut into whole vectors and one last, partial vector, which is read once: stored and read back, it would stall. */
+typedef struct tail {
+    int64_t whole, count; /* elements in whole vectors; in the partial one, 0 .. VL-1 */
+    vf x;                 /* -infinity in the other lanes */
+} tail;
+SOD2_INLINE tail tail_of(const float *x, int64_t n) {
+    int64_t whole = n / SOD2_VL * SOD2_VL;
+    return (tail){whole, n - whole, n == whole ? vf_splat(-INFINITY) : vf_load_partial(x + whole, n - whole, -INFINITY)};
+}
+
+/* Maximum, in which NaN may be lost: what is made of it has NaN from the exponentials. */
+SOD2_INLINE float top_of(const float *x, const tail *t) {
+    vf top0 = t->x, top1 = t->x;
     int64_t i = 0;
-    for (; i + 2 * SOD2_VL <= n; i += 2 * SOD2_VL) {
+    for (; i + 2 * SOD2_VL <= t->whole; i += 2 * SOD2_VL) {
+        top0 = vf_max(top0, vf_load(x + i));
+        top1 = vf_max(top1, vf_load(x + i + SOD2_VL));
+    }
+    if (i < t->whole) top0 = vf_max(top0, vf_load(x + i));
+    return vf_max_lanes(vf_max(top0, top1));
+}
+
+/* e^(x - top) in the lanes of the tail, 0 in the others (where -infinity - -infinity would be NaN). */
+SOD2_INLINE vf exponential_tail(const tail *t, float top) {
+    return (vf)((vi)exponential(t->x - top) & vf_lane_below(t->count));
+}
+
+/* Sum of e^(x - top); the exponentials of whole vectors are stored in y unless it is NULL. */
+SOD2_INLINE float exponentials(const float *x, const tail *t, vf last, float *y, float top) {
+    vf sum0 = last, sum1 = {0};
+    int64_t i = 0;
+    for (; i + 2 * SOD2_VL <= t->whole; i += 2 * SOD2_VL) {
         vf e0 = exponential(vf_load(x + i) - top), e1 = exponential(vf_load(x + i + SOD2_VL) - top);
         if (y != NULL) vf_store(y + i, e0);
         if (y != NULL) vf_store(y + i + SOD2_VL, e1);
         sum0 += e0;
         sum1 += e1;
     }
-    for (; i < n; i += SOD2_VL) {
-        int64_t count = sod2_imin(SOD2_VL, n - i);
-        vf e = exponential(vf_load_partial(x + i, count, -INFINITY) - top);
-        e = (vf)((vi)e & vf_lane_below(count)); /* -infinity - -infinity is NaN */
-        if (y != NULL) vf_store_partial(y + i, e, count);
-        sum0 += e;
+    if (i < t->whole) {
+        vf e = exponential(vf_load(x + i) - top);
+        if (y != NULL) vf_store(y + i, e);
+        sum1 += e;
     }
     return vf_sum_lanes(sum0 + sum1);
 }
@@ -199,25 +228,31 @@ SOD2_INLINE void affine_row(const float *x, float *y, int64_t n, float shift, fl
 static void softmax_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float *y = j->y + item * j->n;
-    float top = reduce_row(GREATEST, x, j->n);
-    affine_row(y, y, j->n, 0.0f, 1.0f / exponentials(x, y, j->n, top), 0.0f);
+    const tail t = tail_of(x, j->n);
+    float top = top_of(x, &t);
+    vf last = exponential_tail(&t, top);
+    float factor = 1.0f / exponentials(x, &t, last, y, top);
+    for (int64_t i = 0; i < t.whole; i += SOD2_VL) vf_store(y + i, vf_load(y + i) * factor);
+    if (t.count > 0) vf_store_partial(y + t.whole, last * factor, t.count);
+}
+
+/* log of the sum of e^(x - top). */
+static float log_sum(const float *x, const tail *t, float top) {
+    return sod2_logf(exponentials(x, t, exponential_tail(t, top), NULL, top));
 }
 
 static void log_softmax_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
-    float top = reduce_row(GREATEST, x, j->n);
-    affine_row(x, j->y + item * j->n, j->n, top, 1.0f, -sod2_logf(exponentials(x, NULL, j->n, top)));
-}
-
-/* Where the maximum is infinite (an empty row, or one of -infinity) it is the result, and `sum` is NaN. */
-SOD2_INLINE float log_sum_exp(float top, float sum) {
-    return sod2_absf(top) == INFINITY ? top : top + sod2_logf(sum);
+    const tail t = tail_of(x, j->n);
+    float top = top_of(x, &t);
+    affine_row(x, j->y + item * j->n, j->n, top, 1.0f, -log_sum(x, &t, top));
 }
 
 static void log_sum_exp_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
+    const tail t = tail_of(x, j->n);
     float top = reduce_row(GREATEST, x, j->n);
-    j->y[item] = log_sum_exp(top, exponentials(x, NULL, j->n, top));
+    j->y[item] = sod2_absf(top) == INFINITY ? top : top + log_sum(x, &t, top); /* an empty or infinite row */
 }
 
 /* Maximum and sum of e^(x - maximum) of each column; the exponentials are stored in y unless y is NULL. */
@@ -256,7 +291,8 @@ static void log_sum_exp_columns_item(const job *j, int64_t item) {
     const span s = span_of(j, item, 1);
     float top[COLUMNS], sum[COLUMNS];
     exponential_columns(j, &s, NULL, top, sum);
-    for (int64_t c = 0; c < s.count; c++) j->y[s.y + c] = log_sum_exp(top[c], sum[c]);
+    for (int64_t c = 0; c < s.count; c++)
+        j->y[s.y + c] = sod2_absf(top[c]) == INFINITY ? top[c] : top[c] + sod2_logf(sum[c]);
 }
 
 /* ---- normalisations --------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "tile.h"
 
 enum { STRIP_FLOATS = (512 << 10) / 4, MIN_COLUMNS = 256 };
+static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
 /* Is phase `f` of an axis read by a tap? */
 static int is_read(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
@@ -50,6 +51,11 @@ sod2_strips sod2_strips_plan(const sod2_conv *c) {
   s.channel = s.row_phases * s.column_phases * s.lines * s.width + SOD2_VL; /* channels are filled by several threads */
   s.floats = sod2_line(channels * s.channel + SOD2_NR); /* the last vectors read beyond the end */
   return s;
+}
+
+double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s) {
+  const double used = (double)(s->row_phases * s->column_phases) / (double)(c->sh * c->sw);
+  return s->in_place ? 0 : CYCLES_PER_FLOAT * (double)c->n * (double)(c->ic * c->ih * c->iw) * used;
 }
 
 static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offset) {

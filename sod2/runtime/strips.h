@@ -35,6 +35,9 @@ typedef struct sod2_window {
 
 sod2_strips sod2_strips_plan(const sod2_conv *c);
 
+/* Expected cycles to fill all strips. */
+double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s);
+
 /* Fills the strips of one window after the other and hands each to `compute`. */
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      void (*compute)(const sod2_window *w, sod2_pool *pool));

@@ -46,6 +46,13 @@ extern const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1];
 SOD2_INLINE int64_t sod2_blocks(int64_t size) { return (size + SOD2_MR - 1) / SOD2_MR; }
 SOD2_INLINE int64_t sod2_block_start(int64_t block, int64_t size, int64_t blocks) { return size * block / blocks; }
 
+/* Cycles that a step of k costs for `size` rows in such blocks: two multiply-adds a cycle, but no less than their latency
+   of 4 a block. */
+SOD2_INLINE double sod2_block_cycles(int64_t size) {
+  const double blocks = (double)sod2_blocks(size), cycles = (double)size * SOD2_NV / 2;
+  return cycles > 4 * blocks ? cycles : 4 * blocks;
+}
+
 /* Transposes VL x VL floats: column i of src becomes row i of dst. */
 void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd);
 
