@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from baselines import engine, rows, samples
-from baselines.measure import Measurement, Protocol, say, write_reference
+from baselines.measure import Measurement, Protocol
+from baselines.progress import say
+from baselines.reference import write_reference
 from baselines.session import EngineFailure
 from devices import device as devices
 from sod2.errors import Error

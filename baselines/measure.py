@@ -5,8 +5,8 @@ Slow changes of the machine (heat, frequency, neighbours) then meet all engines 
 sample's shape; its outputs, and those of the last round, are compared with the reference before any latency of the
 engine on that sample counts.
 
-A failing engine costs its own rows only: the sample gets one `failed` row, and the next sample a new process. After
-two failures in a row the engine is not tried again. Trouble of the device or of the harness is an exception.
+A failing engine costs its own rows only: the sample gets one `failed` row, and the next sample a new process. An
+engine whose process failed twice in a row is not tried again. Trouble of the device or of the harness is an exception.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import dataclasses
 import datetime
 import shutil
 import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from baselines.engine import ROOT, Bundle
+from baselines.progress import Progress, say
+from baselines.reference import compare
 from baselines.rows import Row
 from baselines.samples import Sample, array_files, read_index
 from baselines.session import INFERENCE, Answer, EngineFailure, Limits, Session
@@ -90,17 +88,17 @@ class Measurement:
 
     def rows(self, folders: Sequence[Path]) -> Iterator[Row]:
         """Measure the bundles in these folders; yields their rows sample by sample. The caller holds the device."""
-        contenders = []
-        for folder in folders:
-            contender = Contender(folder, Bundle.read(folder))
-            row = self._enter(contender)
-            if row is None:
-                contenders.append(contender)
-            else:
-                say(f"{row.model}: {row.engine} {row.status}: {row.reason}")
-                yield row
-        progress = Progress(self.index, self.protocol.repeats + 1)
+        contenders: list[Contender] = []
         try:
+            for folder in folders:
+                contender = Contender(folder, Bundle.read(folder))
+                row = self._enter(contender)
+                if row is None:
+                    contenders.append(contender)
+                else:
+                    say(f"{row.model}: {row.engine} {row.status}: {row.reason}")
+                    yield row
+            progress = Progress(self.row.model, self.index, self.protocol.repeats + 1)
             for sample in self.index:
                 yield from self._sample(contenders, sample, progress)
         finally:
@@ -152,10 +150,8 @@ class Measurement:
             for contender in (*contenders[start:], *contenders[:start]):
                 if contender.reason is None:
                     self._turn(contender, sample, number)
-            progress.report(self.row.model, sample, number, contenders)
+            progress.report(sample, number, " ".join(f"{c.bundle.engine} {_latest(c)}" for c in contenders))
         for contender in contenders:
-            if contender.failures < ATTEMPTS:
-                contender.failures = contender.failures + 1 if contender.reason else 0
             yield from self._finish(contender, sample)
 
     def _turn(self, contender: Contender, sample: Sample, number: int) -> None:
@@ -168,8 +164,10 @@ class Measurement:
             (line,) = contender.session.run(sample.index, 1, self.outputs if checked else None)
         except EngineFailure as failure:
             contender.session = None
+            contender.failures += 1
             contender.reason = str(failure)
             return
+        contender.failures = 0
         contender.lines.append(line)
         if checked:
             self._check(contender, sample)
@@ -203,68 +201,6 @@ class Measurement:
             yield dataclasses.replace(row, repeat=number, **{key: line[key] for key in INFERENCE})
 
 
-class Progress:
-    """Lines on standard error; what is left is estimated by the multiply-adds of the samples still to come."""
-
-    def __init__(self, samples: Sequence[Sample], rounds: int) -> None:
-        self._weights = {sample.index: float(sample.macs or sample.size) for sample in samples}
-        self._count = len(samples)
-        self._rounds = rounds
-        self._total = sum(self._weights.values()) * rounds
-        self._done = 0.0
-        self._position: dict[int, int] = {sample.index: n for n, sample in enumerate(samples, 1)}
-        self._start = time.monotonic()
-
-    def report(self, model: str, sample: Sample, number: int, contenders: Sequence[Contender]) -> None:
-        """One line for a finished round."""
-        self._done += self._weights[sample.index]
-        elapsed = time.monotonic() - self._start
-        left = elapsed * (self._total / self._done - 1)
-        figures = " ".join(f"{c.bundle.engine} {_latest(c)}" for c in contenders)
-        say(
-            f"{model} sample {self._position[sample.index]}/{self._count} round {number + 1}/{self._rounds}: {figures}"
-            f" | {100 * self._done / self._total:.0f} %, {_clock(left)} left"
-        )
-
-
-def compare(reference: Path, outputs: Path, sample: int, tolerance: float) -> tuple[float | None, str | None]:
-    """Error of a sample's outputs as a share of the reference's scale, and the reason when they are not acceptable.
-
-    The scale of an output is its largest magnitude (1 when it is all zeros); the error is the largest over outputs.
-    """
-    expected, actual = array_files(reference, sample), array_files(outputs, sample)
-    if len(expected) != len(actual):
-        return None, f"wrote {len(actual)} outputs where the reference has {len(expected)}"
-    worst = 0.0
-    for k, (want_file, got_file) in enumerate(zip(expected, actual, strict=True)):
-        want, got = np.load(want_file), np.load(got_file)
-        if want.shape != got.shape:
-            return None, f"output {k} has shape {list(got.shape)} where the reference has {list(want.shape)}"
-        if want.size == 0:
-            continue
-        if not np.isfinite(got).all():
-            return None, f"output {k} has values that are not finite"
-        scale = float(np.abs(want).max()) or 1.0
-        worst = max(worst, float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max()) / scale)
-    if worst > tolerance:
-        return worst, f"wrong numbers: error {worst:.2g} of the output's scale, where {tolerance:g} is allowed"
-    return worst, None
-
-
-def write_reference(device: Device, folder: Path, samples: Path, limits: Limits) -> None:
-    """Run the bundle of the reference engine on every sample; outputs go to `samples`/reference.
-
-    Raises EngineFailure when it fails: without a reference nothing can be measured.
-    """
-    command = Bundle.read(folder).command
-    session = Session(device, folder, command, samples=device.push(samples), threads=device.threads, limits=limits)
-    outputs = device.scratch()
-    for sample in read_index(samples):
-        session.run(sample.index, 1, outputs)
-    session.close()
-    shutil.move(device.pull(outputs), samples / "reference")
-
-
 def revision() -> str:
     """State of the checkout that measures; `unknown` outside a repository."""
     command = ["git", "describe", "--always", "--dirty"]
@@ -272,16 +208,7 @@ def revision() -> str:
     return result.stdout.strip() if result.returncode == 0 else "unknown"
 
 
-def say(line: str) -> None:
-    """Tell the user, now."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def _latest(contender: Contender) -> str:
     if contender.reason is not None:
         return "failed"
     return f"{contender.lines[-1]['latency_ns'] / 1e6:.1f} ms"
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"

@@ -58,6 +58,14 @@ class Analysis:
         """Facts of a node's operands, None for an absent one."""
         return [self.facts[t] if t else None for t in tensors]
 
+    def dims(self, tensor: str) -> tuple[Dim, ...]:
+        """The shape of a tensor that has to be known before execution; UnsupportedError names the tensor and why not."""
+        shape = self.facts[tensor].shape
+        if isinstance(shape, tuple) and all(isinstance(d, Dim) for d in shape):
+            return self.facts[tensor].dims
+        reason = self.reasons.get(tensor, "its operand's shape is not known")
+        raise UnsupportedError(f"the shape of tensor {tensor!r} exists only after execution: {reason}")
+
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The symbols of the input dims, sorted."""

@@ -78,7 +78,7 @@ def byte_size(analysis: Analysis, tensor: str) -> Dim:
     """Bytes of a dense tensor, symbolic."""
     fact = analysis[tensor]
     total = as_dim(fact.dtype.itemsize)
-    for dim in fact.dims:
+    for dim in analysis.dims(tensor):
         total = total * dim
     return total
 

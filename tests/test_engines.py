@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from baselines import engine, environment, sod2
 from baselines.__main__ import main
 from baselines.engine import Bundle, EngineError
-from baselines.measure import compare
 from baselines.ort import RUNNER
+from baselines.reference import compare
 from baselines.session import Limits, Session
 from devices import device
 

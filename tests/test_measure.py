@@ -10,7 +10,8 @@ import pytest
 
 from baselines import rows
 from baselines.engine import Bundle
-from baselines.measure import Measurement, Protocol, compare
+from baselines.measure import Measurement, Protocol
+from baselines.reference import compare
 from baselines.rows import Row
 from baselines.samples import read_index, unpack
 from devices import device

@@ -96,7 +96,8 @@ class Emission:
             else:
                 self.elements(number, step)
         for tensor in self.analysis.graph.outputs:  # one that is a constant has to be among the weights before the
-            self.address(tensor)  # digest is taken
+            self.analysis.dims(tensor)  # digest is taken
+            self.address(tensor)
 
     def copy(self, number: int, step: Copy) -> None:
         size = self.size(byte_size(self.analysis, step.target))

@@ -3,8 +3,8 @@
    An item of work is a range of queries of one head. Keys are taken in chunks whose transpose is packed into panels
    [key / NR][d][NR]. Against a chunk, blocks of at most MR queries are worked on while they are hot in L1: a tile
    kernel makes their scores, two passes over each row make the scaled, masked exponentials and their sum in place, and
-   a second tile kernel multiplies them with rows of V where they lie. When keys need more than one chunk, maximum, sum and
-   unnormalised output are carried from chunk to chunk and rescaled (online softmax). Q, V and O are used in place,
+   a second tile kernel multiplies them with rows of V where they lie. When keys need more than one chunk, maximum, sum
+   and unnormalised output are carried from chunk to chunk and rescaled (online softmax). Q, V and O are used in place,
    through their strides; V is copied only when dv is no multiple of NR.
 
    Scratch is bounded per thread whatever the lengths: the packed chunk by KEY_FLOATS, the carried output by
@@ -135,7 +135,7 @@ static float scale_row_any(float *s, int64_t count, float scale, const float *ma
 }
 
 /* s = e^(s - top) in place, `top` given as top * log2(e); returns the sum. `count` is rounded up to whole vectors,
-   where -infinity adds 2^-126 at most. That top * log2(e) is rounded does no harm: the factor is common to sum and output. */
+   where -infinity adds 2^-126 at most. The rounding of top * log2(e) is a factor common to sum and output. */
 static float exponential_row(float *s, int64_t count, float top) {
     vf sum0 = {0}, sum1 = {0};
     int64_t n = 0;

@@ -98,8 +98,8 @@ SOD2_INLINE vi vf_lane_below(int64_t n) {
     return lane < (int32_t)n - (vi){0};
 }
 
-/* The first n (0..SOD2_VL) floats at p, the other lanes `fill`; memory behind them is not touched. By the machine's masked
-   instructions where it has them: compilers find them in a loop over lanes only now and then. */
+/* The first n (0..SOD2_VL) floats at p, the other lanes `fill`; memory behind them is not touched. By masked
+   instructions where the machine has them: compilers find them in a loop over lanes only now and then. */
 SOD2_INLINE vf vf_load_partial(const float *p, int64_t n, float fill) {
 #if defined(__AVX512F__)
     return __builtin_ia32_loadups512_mask(p, vf_splat(fill), (uint16_t)((1u << n) - 1));

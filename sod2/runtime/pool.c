@@ -46,7 +46,8 @@ SOD2_INLINE void combine_rows(const sod2_pooling *p, int average, const float *p
         const int64_t count = sod2_imin(SOD2_VL, end - c);
         const int64_t start = (top + first * p->dh) * p->iw + column + c; /* not used where taps is 0 */
         vf total = neutral(average);
-        for (int64_t k = 0; k < taps; k++) total = combine(average, total, load(average, plane + start + k * step, count));
+        for (int64_t k = 0; k < taps; k++)
+            total = combine(average, total, load(average, plane + start + k * step, count));
         vf_store(line + c, total);
     }
     for (; c < width + SLACK - SOD2_VL; c += SOD2_VL) vf_store(line + c, neutral(average));
@@ -110,7 +111,8 @@ SOD2_INLINE void pool_tile(const sod2_pooling *p, int average, const float *plan
         taps = sod2_imin(piece, p->kw - k);
         const int64_t column = first * p->sw - p->pl + k * p->dw, width = reach + (taps - 1) * p->dw;
         const int64_t ld = width + SLACK;
-        for (int64_t r = 0; r < rows; r++) combine_rows(p, average, plane, top + r * p->sh, column, width, line + r * ld);
+        for (int64_t r = 0; r < rows; r++)
+            combine_rows(p, average, plane, top + r * p->sh, column, width, line + r * ld);
         for (int64_t r = 0; r < rows; r++) {
             if (p->sw == 1)
                 slide(average, 1, line + r * ld, taps, p->dw, k == 0, y + r * p->ow, count);

@@ -172,14 +172,14 @@ SOD2_INLINE vf exponential(vf x) {
     return (vf)((vi)vf_exp2_negative(c) & ~(vi)(c < -126.0f));
 }
 
-/* A row cut into whole vectors and one last, partial vector, which is read once: stored and read back, it would stall. */
+/* A row cut into whole vectors and a last, partial one, which is read once: stored and read back, it would stall. */
 typedef struct tail {
     int64_t whole, count; /* elements in whole vectors; in the partial one, 0 .. VL-1 */
     vf x;                 /* -infinity in the other lanes */
 } tail;
 SOD2_INLINE tail tail_of(const float *x, int64_t n) {
     int64_t whole = n / SOD2_VL * SOD2_VL;
-    return (tail){whole, n - whole, n == whole ? vf_splat(-INFINITY) : vf_load_partial(x + whole, n - whole, -INFINITY)};
+    return (tail){whole, n - whole, vf_load_partial(x + whole, n - whole, -INFINITY)};
 }
 
 /* Maximum, in which NaN may be lost: what is made of it has NaN from the exponentials. */
