@@ -151,6 +151,7 @@ rule measure:
         code=digest(
             "baselines/measure.py",
             "baselines/session.py",
+            "baselines/reference.py",
             "baselines/rows.py",
             "devices/*",
         ),

@@ -51,7 +51,7 @@ class OnnxRuntime(Engine):
             shutil.copyfile(model, out / "model.onnx")
         weights = model.with_name(f"{model.name}.data")  # of large models; the graph refers to it by this name
         if weights.exists():
-            os.link(weights, out / weights.name)  # hundreds of megabytes, shared by the bundles of all configurations
+            shutil.copyfile(weights, out / weights.name)  # not a link: onnx refuses to follow links to weights
         shutil.copyfile(RUNNER, out / RUNNER.name)
         add_hook(out)
         settings = {"arena": options.get("arena", True), "optimise": options.get("optimise", True)}

@@ -15,7 +15,8 @@
 The model is loaded twice. The first session, without arena and dropped at once, tells how many bytes the model itself
 keeps live. With an arena, loading leaves room in it that later inferences fill: taking the bytes live after *that* load
 as the base would hide them. Inputs are bound without a copy, outputs are allocated by onnxruntime as for any caller
-who does not know their shape, and those of the inference before are released first.
+who does not know their shape, and those of the inference before are released first. Weights of large models lie in a
+file that onnxruntime maps: pages of a file are not counted, so `weight_bytes` has of those only what it packs anew.
 """
 
 from __future__ import annotations

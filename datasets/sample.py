@@ -7,13 +7,14 @@ uniformly. Sizes and contents are described in models/inputs.py and are a functi
 OUT.npz holds the array `<i>.<input>` for each input of sample i, and `facts`: a JSON list with, per sample,
     sizes      value of each symbolic dim
     shapes     shape of each input, by name
-    source     data set and seed
+    source     data set and seed, with --data the file
     path       one character per gate: 1 ran the then-branch, 0 the else-branch, - not reached; null without gates
     margins    compared value minus threshold per gate, in standard deviations of the calibration (null: not reached)
     redrawn    how often the contents were drawn again
     macs       multiply-adds on that path;  macs_all: with all branches
-Contents are drawn again while a reached gate's margin is below 0.001 standard deviations: two engines that round
-differently could take different paths there. The file is renamed into place when it is complete.
+Contents are drawn again while a reached gate's margin is below 0.001 standard deviations, or an element of a reached
+mask below 0.0001: two engines that round differently could decide differently there. With `--data FOLDER` they come
+from pictures, recordings or code of one's own (models/own_data.py). OUT.npz is renamed into place when it is complete.
 """
 
 import argparse
@@ -27,63 +28,82 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from models import MODELS, VARIANTS, build, find
+from models import MODELS, build, find, gate_spread
 from models.flops import count, executed, shaped_values
-from models.gates import decisions, gates, path_string
+from models.gates import decisions, gates, masks, path_string, reached
 from models.inputs import concrete_shape, contents, generator, quantile_sizes, random_sizes, read_dataset
+from models.own_data import OwnData
 from models.probe import Probe
 
 CLEAR = 1e-3  # smallest admissible margin, in standard deviations of the gate's logit
+MASK_CLEAR = 1e-4  # the same for an element of a mask, of which there are thousands
 ATTEMPTS = 100
 
 
 class Sampler:
     """Draws samples of one model; runs the model once for each draw to see its path and count its multiply-adds."""
 
-    def __init__(self, name: str, variant: str) -> None:
+    def __init__(self, name: str, variant: str, data: Path | None = None) -> None:
         self.model = find(name, variant)
         self._variant = variant
+        self._own = None if data is None else OwnData(data, self.model, variant)
         description = read_dataset(self.model.dataset)
         self._source = f"{description['source']} for {description['name']}"
         self._graph = build(name, variant)
         self._gates = gates(self._graph)
         weights = {tensor.name for tensor in self._graph.graph.initializer}
         self._inputs = [value for value in self._graph.graph.input if value.name not in weights]
-        observed = [value for gate in self._gates for value in gate.values]
+        self._masks = masks(self._graph)
+        observed = [value for gate in self._gates for value in gate.values] + [mask.value for mask in self._masks]
         self._probe = Probe(self._graph, observed, shaped_values(self._graph))
-        self._spread = self.model.gate_spread(variant) if self.model.gate_spread else np.ones(0)
+        self._spread = gate_spread(name, variant)
 
     def sample(self, sizes: dict[str, int], seed: int, index: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and facts of sample `index` at the given sizes."""
         shapes = {value.name: concrete_shape(value, sizes) for value in self._inputs}
         for attempt in range(ATTEMPTS):
-            arrays = contents(self.model, self._variant, shapes, generator("contents", seed, index, attempt))
-            facts = self._observe(arrays)
-            if all(margin is None or abs(margin) >= CLEAR for margin in facts["margins"]):
-                source = f"{self._source}, seed {seed}, sample {index}"
+            arrays, source = self._contents(shapes, seed, index, attempt)
+            facts, clear = self._observe(arrays)
+            if clear:
                 return arrays, {"sizes": sizes, "shapes": shapes, "source": source, "redrawn": attempt, **facts}
         raise ValueError(f"{self.model.title} decides too narrowly at {sizes}: {ATTEMPTS} contents were drawn in vain")
 
-    def _observe(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Path, margins and multiply-adds of one set of inputs."""
+    def _contents(
+        self, shapes: dict[str, tuple[int, ...]], seed: int, index: int, attempt: int
+    ) -> tuple[dict[str, np.ndarray], str]:
+        """Input arrays and where they come from."""
+        rng = generator("contents", seed, index, attempt)
+        if self._own is not None:
+            return self._own.draw(shapes, rng)
+        return contents(self.model, self._variant, shapes, rng), f"{self._source}, seed {seed}, sample {index}"
+
+    def _observe(self, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], bool]:
+        """Path, margins and multiply-adds of one set of inputs; and whether all decisions are clear ones."""
         values, shapes = self._probe.run(arrays)
         path = decisions(self._gates, values)
         margins = [
             gate.margin(values) / float(spread) if gate.name in path else None
             for gate, spread in zip(self._gates, self._spread, strict=True)
         ]
+        masked = [mask.margin(values) for mask in self._masks if reached(mask.inside, path)]
+        clear = (
+            all(margin is None or abs(margin) >= CLEAR for margin in margins) and min(masked, default=1) >= MASK_CLEAR
+        )
         counts = count(self._graph, shapes)
-        return {
+        facts = {
             "path": path_string(self._gates, path) if self._gates else None,
             "margins": margins,
             "macs": executed(self._graph, counts, path),
             "macs_all": sum(counts.values()),
         }
+        return facts, clear
 
 
-def draw(name: str, variant: str, sizes: list[dict[str, int]], seed: int) -> dict[str, np.ndarray]:
+def draw(
+    name: str, variant: str, sizes: list[dict[str, int]], seed: int, data: Path | None = None
+) -> dict[str, np.ndarray]:
     """The contents of the samples file for samples of the given sizes."""
-    sampler = Sampler(name, variant)
+    sampler = Sampler(name, variant, data)
     content: dict[str, np.ndarray] = {}
     facts = []
     for index, size in enumerate(sizes):
@@ -134,9 +154,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help=", ".join(sorted(MODELS)))
     parser.add_argument("out", type=Path, help="samples file to write, .npz")
-    parser.add_argument("--variant", default="full", help=" or ".join(VARIANTS))
+    parser.add_argument("--variant", default="full", help="full, tiny, or another one of the model")
     parser.add_argument("--count", type=_positive, help="number of samples (10 at quantiles, 50 at random)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", type=Path, help="folder of pictures, .wav recordings or code to take contents from")
     protocol = parser.add_mutually_exclusive_group()
     protocol.add_argument("--quantiles", type=_quantiles, help="quantiles of the size distribution, comma-separated")
     protocol.add_argument("--random", action="store_true", help="draw sizes uniformly (the paper's protocol)")
@@ -144,7 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not options.out.parent.is_dir():
             raise ValueError(f"folder {str(options.out.parent)!r} of the samples file does not exist")
-        write(options.out, draw(options.model, options.variant, choose_sizes(options), options.seed))
+        sizes = choose_sizes(options)
+        write(options.out, draw(options.model, options.variant, sizes, options.seed, options.data))
     except (ValueError, OSError) as error:
         print(f"sample.py: {error}", file=sys.stderr)
         return 2

@@ -1,5 +1,8 @@
 """Command line of the models: `python -m models export NAME OUT.onnx` and `python -m models calibrate NAME`.
 
+`--weights FILE.safetensors` exports with the weights of a checkpoint in place of random ones; what of it is unused is
+reported, and a checkpoint that lacks a tensor or has one of another shape is refused.
+
 `export` writes one .onnx file; weights above 256 MiB go to one further file beside it, `OUT.onnx.data`. Both are
 renamed into place when complete, the data first. `calibrate` measures the statistics of a model's random weights anew
 (minutes for a full model) and writes them to models/calibration/.
@@ -14,11 +17,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from models import MODELS, VARIANTS, build, find
+from models import MODELS, build, checkpoint, declared, find
 from models.parameters import CALIBRATION
 
 INLINE_BYTES = 256 << 20
 PAGE = 4096
+SINGLE = ("threshold", "gates.spread")  # calibration vectors stored in single precision, the others in half
 
 
 def save(model: ModelProto, path: Path) -> None:
@@ -52,20 +56,30 @@ def _move_weights(model: ModelProto, path: Path) -> None:
 
 def calibrate(name: str, variant: str) -> Path:
     """Measure a model's calibration and store it; ValueError when the model needs none."""
-    from models import skipnet_calibration  # needs onnxruntime, which `export` does without  # noqa: PLC0415
+    from models import calibrate as measuring  # needs onnxruntime, which `export` does without  # noqa: PLC0415
 
-    procedures = {"skipnet": skipnet_calibration.calibrate}
-    find(name, variant)
-    if name not in procedures:
-        raise ValueError(f"model {name!r} needs no calibration: these do: {', '.join(sorted(procedures))}")
-    vectors = procedures[name](variant)
-    stored = {key: value if key.startswith("gates.") else value.astype(np.float16) for key, value in vectors.items()}
+    model = find(name, variant)
+    variant = model.same_weights.get(variant, variant)
+    if not model.calibration:
+        needing = sorted(key for key, other in MODELS.items() if other.calibration)
+        raise ValueError(f"model {name!r} needs no calibration: these do: {', '.join(needing)}")
+    vectors = measuring.calibrate(model, variant)
+    stored = {key: value if key.endswith(SINGLE) else value.astype(np.float16) for key, value in vectors.items()}
     CALIBRATION.mkdir(exist_ok=True)
     path = CALIBRATION / f"{name}-{variant}.npz"
     partial = path.with_suffix(".partial.npz")
     np.savez_compressed(partial, **stored)  # type: ignore[arg-type]
     os.replace(partial, path)
     return path
+
+
+def load(options: argparse.Namespace) -> dict[str, np.ndarray] | None:
+    """The tensors of the checkpoint that the command line names, None without one."""
+    if options.weights is None:
+        return None
+    found = checkpoint.fit(declared(options.name, options.variant), checkpoint.read(options.weights))
+    print(found.report())
+    return found.tensors
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,12 +91,13 @@ def main(arguments: list[str] | None = None) -> int:
     for command in (exporting, calibrating):
         command.add_argument("name", help=", ".join(sorted(MODELS)))
     exporting.add_argument("out", type=Path)
+    exporting.add_argument("--weights", type=Path, help="safetensors file with the parameters of the checkpoint")
     for command in (exporting, calibrating):
-        command.add_argument("--variant", default="full", help=" or ".join(VARIANTS))
+        command.add_argument("--variant", default="full", help="full, tiny, or another one of the model")
     options = parser.parse_args(arguments)
     try:
         if options.command == "export":
-            model = build(options.name, options.variant)
+            model = build(options.name, options.variant, load(options))
             onnx.checker.check_model(model)
             save(model, options.out)
         else:

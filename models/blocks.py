@@ -5,14 +5,14 @@ checkpoint's names. Random weights are scaled by fan-in so that activations stay
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import spox.opset.ai.onnx.v18 as op
 from spox import Var
 
-from models.parameters import Parameters, normal
-
-BATCH_NORM_EPSILON = 1e-5
+from models.parameters import Folding, Parameters, normal
+from models.statistics import channel_statistics
 
 
 def integers(*values: int) -> Var:
@@ -26,17 +26,25 @@ def scalar(value: float) -> Var:
 
 
 def conv(
-    p: Parameters, x: Var, name: str, channels: tuple[int, int], kernel: int, *, stride: int = 1, bias: float = 0.0
+    p: Parameters,
+    x: Var,
+    name: str,
+    channels: tuple[int, int],
+    kernel: int,
+    *,
+    stride: int = 1,
+    pads: Sequence[int] | None = None,
+    bias: float = 0.0,
 ) -> Var:
-    """Convolution with bias, `channels` = (in, out), zero padding kernel // 2; keeps the variance through a ReLU.
+    """Convolution with bias, `channels` = (in, out), zero padding kernel // 2 or as given (top, left, bottom, right).
 
-    `bias` is the mean of the random biases.
+    Random weights keep the variance through a ReLU; `bias` is the mean of the random biases.
     """
     inward, outward = channels
     shape = (outward, inward, kernel, kernel)
     weight = p.declare(f"{name}.weight", shape, normal(shape, math.sqrt(2 / (inward * kernel * kernel))))
     offset = p.declare(f"{name}.bias", (outward,), normal((outward,), 0.05, bias))
-    return convolve(x, weight, offset, kernel, stride=stride)
+    return convolve(x, weight, offset, kernel, stride=stride, pads=pads)
 
 
 def conv_transpose(p: Parameters, x: Var, name: str, channels: tuple[int, int], kernel: int) -> Var:
@@ -58,41 +66,52 @@ def conv_transpose(p: Parameters, x: Var, name: str, channels: tuple[int, int], 
 
 
 def conv_bn(
-    p: Parameters, x: Var, names: tuple[str, str], channels: tuple[int, int], kernel: int, *, stride: int = 1
+    p: Parameters,
+    x: Var,
+    names: tuple[str, str],
+    channels: tuple[int, int],
+    kernel: int,
+    *,
+    stride: int = 1,
+    biased: bool = False,
 ) -> Var:
-    """Convolution and BatchNorm, `names` = (conv, bn), exported as one convolution with the BatchNorm folded in.
+    """Convolution and BatchNorm, `names` = (conv, bn), exported as one convolution with the BatchNorm folded in."""
+    inward, outward = channels
+    weight, bias = fold_batch_norm(p, names, (outward, inward, kernel, kernel), biased=biased)
+    return convolve(x, weight, bias, kernel, stride=stride)
+
+
+def fold_batch_norm(
+    p: Parameters, names: tuple[str, str], shape: tuple[int, ...], *, biased: bool = False
+) -> tuple[Var, Var]:
+    """Weight (out, in / groups, ...) and bias of a convolution with its BatchNorm folded in, `names` = (conv, bn).
 
     The running statistics are the calibrated vectors `<bn>.mean` and `<bn>.std` (the root of variance + epsilon).
     """
     conv_name, bn_name = names
-    inward, outward = channels
-    shape = (outward, inward, kernel, kernel)
-    p.reserve(f"{conv_name}.weight", shape)
-    p.reserve(f"{bn_name}.weight", (outward,))
-    p.reserve(f"{bn_name}.bias", (outward,))
+    width = shape[:1]
+    for name, extent in ((f"{conv_name}.weight", shape), (f"{bn_name}.weight", width), (f"{bn_name}.bias", width)):
+        p.reserve(name, extent)
+    p.buffers |= {f"{bn_name}.running_mean": width, f"{bn_name}.running_var": width}
+    if biased:
+        p.reserve(f"{conv_name}.bias", width)
 
-    def gain() -> np.ndarray:
-        return p.draw(f"{bn_name}.weight", normal((outward,), 0.1, 1.0)) / p.calibration[f"{bn_name}.std"]
+    def affine() -> tuple[np.ndarray, np.ndarray]:
+        mean, std = p.statistics(bn_name)
+        gain = p.draw(f"{bn_name}.weight", normal(width, 0.1, 1.0)) / std
+        return gain, p.draw(f"{bn_name}.bias", normal(width, 0.1)) - mean * gain
 
-    def folded_weight() -> np.ndarray:
-        return bare_weight(p, conv_name, channels, kernel) * gain()[:, None, None, None]
-
-    def folded_bias() -> np.ndarray:
-        return p.draw(f"{bn_name}.bias", normal((outward,), 0.1)) - p.calibration[f"{bn_name}.mean"] * gain()
-
-    weight = p.derive(f"{conv_name}.weight", shape, folded_weight)
-    bias = p.derive(f"{conv_name}.bias", (outward,), folded_bias)
-    return convolve(x, weight, bias, kernel, stride=stride)
-
-
-def bare_weight(p: Parameters, name: str, channels: tuple[int, int], kernel: int) -> np.ndarray:
-    """The weight (out, in, kernel, kernel) of a convolution before its BatchNorm is folded in."""
-    inward, outward = channels
-    return p.draw(f"{name}.weight", normal((outward, inward, kernel, kernel), 1 / math.sqrt(inward * kernel * kernel)))
+    folding = Folding(
+        weight=lambda: p.draw(f"{conv_name}.weight", normal(shape, 1 / math.sqrt(math.prod(shape[1:])))),
+        bias=(lambda: p.draw(f"{conv_name}.bias", normal(width, 0.1))) if biased else None,
+        measure=lambda batch: dict(zip((f"{bn_name}.mean", f"{bn_name}.std"), channel_statistics(batch), strict=True)),
+        affine=affine,
+    )
+    return p.fold(conv_name, shape, folding)
 
 
-def convolve(x: Var, weight: Var, bias: Var, kernel: int, *, stride: int = 1) -> Var:
-    """Convolution by a given weight (out, in, kernel, kernel), zero padding kernel // 2."""
+def convolve(x: Var, weight: Var, bias: Var, kernel: int, *, stride: int = 1, pads: Sequence[int] | None = None) -> Var:
+    """Convolution by a given weight (out, in, kernel, kernel), zero padding kernel // 2 or as given."""
     return op.conv(
         x,
         weight,
@@ -100,26 +119,50 @@ def convolve(x: Var, weight: Var, bias: Var, kernel: int, *, stride: int = 1) ->
         dilations=[1, 1],
         group=1,
         kernel_shape=[kernel, kernel],
-        pads=[kernel // 2] * 4,
+        pads=[kernel // 2] * 4 if pads is None else pads,
         strides=[stride, stride],
+    )
+
+
+def conv_1d(x: Var, weight: Var, bias: Var, kernel: int, groups: int = 1) -> Var:
+    """Convolution of (1, channels, T) by a given weight (out, in / groups, kernel), zero padding kernel // 2."""
+    return op.conv(
+        x,
+        weight,
+        bias,
+        dilations=[1],
+        group=groups,
+        kernel_shape=[kernel],
+        pads=[kernel // 2] * 2,
+        strides=[1],
     )
 
 
 def linear(p: Parameters, x: Var, name: str, features: tuple[int, int]) -> Var:
     """Dense layer on the last axis of a tensor of rank above two: MatMul, then Add of the bias."""
     inward, outward = features
-    weight = p.declare(f"{name}.weight", features, normal(features, 1 / math.sqrt(inward)))
+    weight = p.declare(f"{name}.weight", features, normal(features, 1 / math.sqrt(inward)), transposed=True)
     bias = p.declare(f"{name}.bias", (outward,), normal((outward,), 0.1))
     return op.add(op.matmul(x, weight), bias)
 
 
-def gemm(p: Parameters, x: Var, name: str, features: tuple[int, int]) -> Var:
-    """Dense layer on a matrix: one Gemm with the weight as the checkpoint has it, (out, in)."""
+def gemm(p: Parameters, x: Var, name: str, features: tuple[int, int], *, gain: float = 1.0) -> Var:
+    """Dense layer on a matrix: one Gemm with the weight as the checkpoint has it, (out, in).
+
+    Random weights multiply the deviation of the features by `gain`.
+    """
     inward, outward = features
     shape = (outward, inward)
-    weight = p.declare(f"{name}.weight", shape, normal(shape, 1 / math.sqrt(inward)))
+    weight = p.declare(f"{name}.weight", shape, normal(shape, gain / math.sqrt(inward)))
     bias = p.declare(f"{name}.bias", (outward,), normal((outward,), 0.1))
     return op.gemm(x, weight, bias, transB=1)
+
+
+def project(p: Parameters, x: Var, name: str, features: tuple[int, int]) -> Var:
+    """Dense layer without bias: one MatMul."""
+    inward, _ = features
+    weight = p.declare(f"{name}.weight", features, normal(features, 1 / math.sqrt(inward)), transposed=True)
+    return op.matmul(x, weight)
 
 
 def layer_norm(p: Parameters, x: Var, name: str, width: int, epsilon: float) -> Var:
@@ -127,6 +170,31 @@ def layer_norm(p: Parameters, x: Var, name: str, width: int, epsilon: float) -> 
     weight = p.declare(f"{name}.weight", (width,), normal((width,), 0.1, 1.0))
     bias = p.declare(f"{name}.bias", (width,), normal((width,), 0.1))
     return op.layer_normalization(x, weight, bias, axis=-1, epsilon=epsilon)[0]
+
+
+def group_norm(p: Parameters, x: Var, name: str, width: int, *, groups: int, epsilon: float) -> Var:
+    """GroupNorm of (1, C, H, W) as exported at opset 18: InstanceNormalization over the groups, then the affine."""
+    grouped = op.reshape(x, integers(0, groups, -1))
+    ones, zeros = (op.const(np.full(groups, value, np.float32)) for value in (1, 0))
+    y = op.reshape(op.instance_normalization(grouped, ones, zeros, epsilon=epsilon), op.shape(x))
+    for kind, mean, apply in (("weight", 1.0, op.mul), ("bias", 0.0, op.add)):
+        y = apply(y, channel_vector(p, f"{name}.{kind}", width, mean))
+    return y
+
+
+def channel_vector(p: Parameters, name: str, width: int, mean: float) -> Var:
+    """A parameter per channel, (width,) in the checkpoint, in the shape (width, 1, 1) that broadcasts over a map."""
+    p.reserve(name, (width,))
+    return p.derive(name, (width, 1, 1), lambda: p.draw(name, normal((width,), 0.1, mean)))
+
+
+def channel_norm(p: Parameters, x: Var, name: str, width: int, epsilon: float) -> Var:
+    """Normalisation over the channels of (1, C, H, W), written out as an exporter does."""
+    centred = op.sub(x, op.reduce_mean(x, integers(1), keepdims=1))
+    variance = op.reduce_mean(op.pow(centred, scalar(2.0)), integers(1), keepdims=1)
+    y = op.div(centred, op.sqrt(op.add(variance, scalar(epsilon))))
+    y = op.mul(y, channel_vector(p, f"{name}.weight", width, 1.0))
+    return op.add(y, channel_vector(p, f"{name}.bias", width, 0.0))
 
 
 def gelu(x: Var) -> Var:
@@ -152,4 +220,7 @@ def dim(x: Var, axis: int) -> Var:
 
 def vector(*parts: Var | int) -> Var:
     """A shape vector from run-time lengths (one-element vectors) and constants, for Reshape and Expand."""
+    constants = [part for part in parts if isinstance(part, int)]
+    if len(constants) == len(parts):
+        return integers(*constants)
     return op.concat([integers(part) if isinstance(part, int) else part for part in parts], axis=0)

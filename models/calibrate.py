@@ -1,98 +1,163 @@
 """Measuring the statistics that random weights need: BatchNorm means and deviations, gate thresholds.
 
 Random convolutions with untrained running statistics let a residual sum grow without bound, and random gates all
-decide alike. Both are repaired by running calibration pictures through the network layer by layer: a BatchNorm gets
-the mean and deviation of what reaches it, a gate the threshold that opens it for the wanted share of pictures. The
-pictures have the sizes of the evaluation, because gates read means over pixels, which shift with size.
+decide alike. Both are repaired by running calibration inputs through the network node by node, all inputs through a
+node before the next one: a folded layer gets the statistics of what its own weights make of that batch, a gate the
+threshold that opens it for the wanted share of the inputs that reach it. The inputs have the sizes of the evaluation,
+because gates read means over pixels, which shift with size.
 
-A stored vector is rounded to float16 before the next layer is measured, so that the calibrated network is exactly the
-one that is built from the file.
+BatchNorm statistics are taken over all inputs, whether their gates let a block run or not, as in training, where every
+block is computed and masked; hence both branches of an `If` are computed for all inputs, and each input then follows
+its own decision. With `reached_only` the inputs that skip a block have no say in its statistics.
 """
 
-import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnxruntime
-import spox
-import spox.opset.ai.onnx.v18 as op
-from spox import Var
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from models import Model, Pictures
-from models.blocks import BATCH_NORM_EPSILON, bare_weight
-from models.inputs import generator, normalise, picture, random_sizes, read_dataset
-from models.parameters import Parameters, normal
+from models import Model
+from models.assembly import subgraphs
+from models.gates import Gate, gates
+from models.inputs import concrete_shape, contents, generator, random_sizes
+from models.parameters import Parameters
+from models.statistics import Batch, choose_threshold
 
-Batch = list[np.ndarray]  # one array (1, C, H, W) per picture, of differing H and W
+OPSET = 18
 
 
-def pictures(model: Model, count: int) -> Batch:
-    """Calibration pictures: sizes and contents distributed as in the evaluation, drawn from their own stream."""
-    assert isinstance(model.content, Pictures)
-    description = read_dataset(model.dataset)
-    batch = []
-    for index in range(count):
+def calibrate(model: Model, variant: str) -> dict[str, np.ndarray]:
+    """The calibration vectors of a variant of a model: those of every folding, and per gate (`gates.`) the
+    threshold, where the model has its gates' thresholds apart, and the standard deviation of the compared value."""
+    p = Parameters()
+    inputs, outputs = model.module.compose(p, variant)
+    graph = p.graph("calibrated", inputs, outputs)
+    found = gates(graph)
+    p.calibration["gates.threshold"] = np.zeros(len(found), np.float32)
+    p.calibration["gates.spread"] = np.zeros(len(found), np.float32)
+    samples = []
+    for index in range(model.calibration):
         rng = generator("calibration", index)
         sizes = random_sizes(model.symbols, rng)
-        batch.append(normalise(picture(description, sizes["H"], sizes["W"], rng), model.content))
-    return batch
+        shapes = {value.name: concrete_shape(value, sizes) for value in graph.graph.input}
+        samples.append(contents(model, variant, shapes, rng))
+    batch = {name: [sample[name] for sample in samples] for name in samples[0]}
+    rates = model.gate_rates(variant) if model.gate_rates else None
+    _Pass(p, graph.graph, found, rates, model.reached_only).run(graph.graph, batch, np.ones(model.calibration, bool))
+    if rates is None:
+        del p.calibration["gates.threshold"]
+    if not found:
+        del p.calibration["gates.spread"]
+    return p.calibration
 
 
-def over(function: Callable[[Var], Var], batch: Batch) -> Batch:
-    """Apply a composition of operators to every picture with onnxruntime."""
-    x = spox.argument(spox.Tensor(np.float32, (1, batch[0].shape[1], None, None)))
-    session = open_session(spox.build({"x": x}, {"y": function(x)}).SerializeToString())
-    return [session.run(None, {"x": array})[0] for array in batch]
+class _Pass:
+    """One pass of a batch through a network without its parameters' arrays, which come from `p` as they get known."""
+
+    def __init__(
+        self,
+        p: Parameters,
+        graph: GraphProto,
+        found: Sequence[Gate],
+        rates: np.ndarray | None,
+        reached_only: bool,
+    ) -> None:
+        self._p = p
+        self._reached_only = reached_only
+        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        self._gates = {gate.name: (index, gate) for index, gate in enumerate(found)}
+        self._compared = [name for gate in found for name in gate.compared]
+        self._rates = rates
+
+    def run(self, graph: GraphProto, outer: Mapping[str, Batch], active: np.ndarray) -> list[Batch]:
+        """The graph's outputs for the batch; `active` tells which inputs reach the graph on their control path."""
+        values = dict(outer)
+        uses = Counter(name for node in graph.node for name in _read(node))
+        uses.update(output.name for output in graph.output)
+        uses.update(self._compared)  # read at the gate, which may be in an inner graph
+        local = {name for node in graph.node for name in node.output}
+        for node in graph.node:
+            results = self._if(node, values, active) if node.op_type == "If" else self._node(node, values, active)
+            produced = [name for name in node.output if name]
+            values |= {name: batch for name, batch in zip(produced, results, strict=True) if uses[name]}
+            for name in _read(node):
+                uses[name] -= 1
+                if name in local and not uses[name]:
+                    del values[name]
+        return [values[output.name] for output in graph.output]
+
+    def _node(self, node: NodeProto, values: Mapping[str, Batch], active: np.ndarray) -> list[Batch]:
+        if len(node.input) > 1 and node.input[1] in self._p.foldings:
+            return [self._folded(node, values, active)]
+        fixed = {name: self._fixed(name) for name in node.input if name and name not in values}
+        return _over(node, fixed, values)
+
+    def _fixed(self, name: str) -> np.ndarray:
+        return self._constants[name] if name in self._constants else self._p.array(name)
+
+    def _folded(self, node: NodeProto, values: Mapping[str, Batch], active: np.ndarray) -> Batch:
+        """A folded layer: its own output, measured, then mapped."""
+        folding = self._p.foldings[node.input[1]]
+        weight = folding.weight().astype(np.float32)
+        bias = np.zeros(len(weight), np.float32) if folding.bias is None else folding.bias().astype(np.float32)
+        (batch,) = _over(node, {node.input[1]: weight, node.input[2]: bias}, values)
+        counted = active if self._reached_only else np.ones_like(active)
+        self._p.calibration.update(
+            folding.measure([array for array, counts in zip(batch, counted, strict=True) if counts])
+        )
+        scale, shift = (
+            np.broadcast_to(np.asarray(part, np.float32), weight.shape[:1]).reshape(-1, *[1] * (batch[0].ndim - 2))
+            for part in folding.affine()
+        )
+        for array in batch:
+            np.multiply(array, scale, out=array)
+            np.add(array, shift, out=array)
+        return batch
+
+    def _if(self, node: NodeProto, values: Mapping[str, Batch], active: np.ndarray) -> list[Batch]:
+        """Both branches, and for each input the result of the one it takes."""
+        index, gate = self._gates[node.name]
+        operands = [self._operand(name, values, len(active)) for name in gate.compared]
+        margins = np.array([gate.difference(*pair) for pair in zip(*operands, strict=True)])
+        if self._rates is not None:
+            threshold = choose_threshold(margins[active], self._rates[index])
+            self._p.calibration["gates.threshold"][index] = threshold
+            margins -= threshold
+        self._p.calibration["gates.spread"][index] = margins[active].std()
+        taken = margins > 0 if gate.above else margins < 0
+        bodies = {attribute.name: attribute.g for attribute in node.attribute}
+        then = self.run(bodies["then_branch"], values, active & taken)
+        other = self.run(bodies["else_branch"], values, active & ~taken)
+        return [[a if t else b for t, a, b in zip(taken, x, y, strict=True)] for x, y in zip(then, other, strict=True)]
+
+    def _operand(self, name: str, values: Mapping[str, Batch], count: int) -> Batch:
+        return values[name] if name in values else [self._fixed(name)] * count
 
 
-def open_session(model: bytes) -> onnxruntime.InferenceSession:
-    """An onnxruntime session on the CPU."""
-    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+def _read(node: NodeProto) -> list[str]:
+    """Names that a node and its bodies read, each use once."""
+    names = [name for name in node.input if name]
+    for body in subgraphs(node):
+        names += [name for inner in body.node for name in _read(inner)]
+        names += [output.name for output in body.output]
+    return names
 
 
-def conv_bn(
-    p: Parameters, batch: Batch, names: tuple[str, str], channels: tuple[int, int], kernel: int, *, stride: int = 1
-) -> Batch:
-    """The convolution and BatchNorm of `blocks.conv_bn` on a batch, measuring the statistics into p.calibration."""
-    conv_name, bn_name = names
-    weight = bare_weight(p, conv_name, channels, kernel)
-    pads = [kernel // 2] * 4
-    outputs = over(lambda x: op.conv(x, op.const(weight), pads=pads, strides=[stride, stride]), batch)
-    mean, std = _channel_statistics(outputs)
-    p.calibration[f"{bn_name}.mean"] = mean
-    p.calibration[f"{bn_name}.std"] = std
-    width = (channels[1],)
-    gain = p.draw(f"{bn_name}.weight", normal(width, 0.1, 1.0)) / std
-    shift = p.draw(f"{bn_name}.bias", normal(width, 0.1)) - mean * gain
-    for array in outputs:
-        np.multiply(array, gain[:, None, None], out=array)
-        np.add(array, shift[:, None, None], out=array)
-    return outputs
-
-
-def relu(batch: Batch) -> Batch:
-    """ReLU in place."""
-    for array in batch:
-        np.maximum(array, 0, out=array)
-    return batch
-
-
-def _channel_statistics(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation per channel, every picture counting alike; rounded to float16, returned as float32."""
-    means = np.stack([array.mean(axis=(0, 2, 3), dtype=np.float64) for array in batch])
-    squares = np.stack([np.einsum("nchw,nchw->c", array, array) / math.prod(array.shape[2:]) for array in batch])
-    mean = means.mean(axis=0)
-    variance = squares.mean(axis=0) - mean**2
-    std = np.sqrt(variance + BATCH_NORM_EPSILON)
-    return mean.astype(np.float16).astype(np.float32), std.astype(np.float16).astype(np.float32)
-
-
-def choose_threshold(logits: np.ndarray, rate: float, slack: float = 0.03) -> float:
-    """A threshold which the share `rate` of the logits exceeds: the middle of the widest gap within +- slack of it."""
-    ordered = np.sort(logits)
-    count = len(ordered)
-    first = max(1, math.ceil((1 - rate - slack) * count))
-    last = min(count - 1, math.floor((1 - rate + slack) * count))
-    gaps = ordered[first : last + 1] - ordered[first - 1 : last]
-    position = first + int(np.argmax(gaps))
-    return float(np.float32((ordered[position - 1] + ordered[position]) / 2))
+def _over(node: NodeProto, fixed: Mapping[str, np.ndarray], values: Mapping[str, Batch]) -> list[Batch]:
+    """Run one node with onnxruntime for every input of the batch."""
+    fed = [name for name in dict.fromkeys(node.input) if name in values]
+    declared = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[name][0].dtype), None)
+        for name in fed
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    weights = [numpy_helper.from_array(array, name) for name, array in fixed.items()]
+    graph = helper.make_graph([node], "node", declared, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    count = len(next(iter(values.values())))
+    results = [session.run(None, {name: values[name][index] for name in fed}) for index in range(count)]
+    return [[result[position] for result in results] for position in range(len(outputs))]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import onnx
 import spox
 import spox.opset.ai.onnx.v18 as op
 from spox import Var
@@ -52,20 +51,9 @@ CONFIGS = {
 }
 
 
-def parameters(variant: str) -> Parameters:
-    """The declared parameters; 124,055,040 for the full model (the checkpoint's pooler has 590,592 more)."""
-    return _compose(variant)[0]
-
-
-def build(variant: str) -> onnx.ModelProto:
-    """The encoder of the given variant."""
-    p, inputs, hidden = _compose(variant)
-    return p.assemble("codebert", inputs, {"last_hidden_state": hidden})
-
-
-def _compose(variant: str) -> tuple[Parameters, dict[str, Var], Var]:
+def compose(p: Parameters, variant: str) -> tuple[dict[str, Var], dict[str, Var]]:
+    """Inputs and outputs of the encoder; the full one has 124,055,040 parameters, the pooler's 590,592 left out."""
     config = CONFIGS[variant]
-    p = Parameters()
     ids = spox.argument(spox.Tensor(np.int64, (1, "T")))
     mask = spox.argument(spox.Tensor(np.int64, (1, "T")))
     length = dim(ids, 1)
@@ -74,7 +62,7 @@ def _compose(variant: str) -> tuple[Parameters, dict[str, Var], Var]:
     x = _embed(p, config, ids)
     for layer in range(config.layers):
         x = _layer(p, config, x, run, f"encoder.layer.{layer}")
-    return p, {"input_ids": ids, "attention_mask": mask}, x
+    return {"input_ids": ids, "attention_mask": mask}, {"last_hidden_state": x}
 
 
 def _position_ids(ids: Var) -> Var:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
-from models.parameters import rename, subgraphs
+from models.assembly import rename, subgraphs
 
 
 def execute_all(model: ModelProto) -> ModelProto:

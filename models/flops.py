@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
+from models.assembly import subgraphs
 from models.execute_all import walk
-from models.parameters import subgraphs
 from models.probe import Probe
 
 Shape = tuple[int, ...]
@@ -43,12 +43,21 @@ def _lstm(node: NodeProto, shapes: list[Shape]) -> int:
     return steps * batch * directions * rows * (width + hidden)
 
 
+def _einsum(node: NodeProto, shapes: list[Shape]) -> int:
+    """The product of all the lengths that the equation names."""
+    equation = next(attribute.s.decode() for attribute in node.attribute if attribute.name == "equation")
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    lengths = {axis: n for term, shape in zip(terms, shapes, strict=False) for axis, n in zip(term, shape, strict=True)}
+    return math.prod(lengths.values())
+
+
 # For each counted operator its formula over the shapes of its data and weights and, last, of its first output.
 COUNTED: dict[str, Callable[[NodeProto, list[Shape]], int]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,
+    "Einsum": _einsum,
     "LSTM": _lstm,
 }
 

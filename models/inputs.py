@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import yaml
 
-from models import Extent, Model, Pictures, Tokens
+from models import Extent, Frames, Model, Pictures, Tokens
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 POPULATION = 10_001  # draws that stand for the size distribution when a quantile is asked for
@@ -47,6 +47,8 @@ def quantile_sizes(symbols: Mapping[str, Extent], quantiles: Sequence[float], se
     """The sizes at the given quantiles (0..1) of the size distribution, ordered by the product of the symbols."""
     if any(not 0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles {list(quantiles)} leave the range 0..1")
+    if not symbols:
+        return [{} for _ in quantiles]
     rng = generator("sizes", seed)
     columns = [rng.choice(extent.values(), POPULATION) for extent in symbols.values()]
     draws = np.stack(columns, axis=1)
@@ -73,12 +75,25 @@ def contents(
     model: Model, variant: str, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """The input arrays of one sample, by input name and of the given shapes."""
-    description = read_dataset(model.dataset)
-    if isinstance(model.content, Pictures):
-        ((name, (_, _, height, width)),) = shapes.items()
-        return {name: normalise(picture(description, height, width, rng), model.content)}
-    ids = token_ids(description, model.content, variant, shapes["input_ids"], rng)
-    return {"input_ids": ids, "attention_mask": np.ones(shapes["attention_mask"], np.int64)}
+    description, content = read_dataset(model.dataset), model.content
+    if isinstance(content, Frames):
+        _, length, bands = shapes["features"]
+        return {"features": speech(description, length, bands, rng)[None], "length": np.array([length], np.int64)}
+    if isinstance(content, Tokens):
+        ids = token_ids(description, content, variant, shapes["input_ids"], rng)
+        return {"input_ids": ids, "attention_mask": np.ones(shapes["attention_mask"], np.int64)}
+    _, _, height, width = shapes["images"]
+    arrays = {"images": normalise(picture(description, height, width, rng), content)}
+    return arrays | point(height, width, rng) if content.point else arrays
+
+
+def point(height: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """A prompt: one foreground point (label 1) at pixel coordinates (x, y), and the padding point (label -1)."""
+    place = [rng.uniform(0, width), rng.uniform(0, height)]
+    return {
+        "point_coords": np.array([[place, [0, 0]]], np.float32),
+        "point_labels": np.array([[1, -1]], np.float32),
+    }
 
 
 def token_ids(
@@ -129,3 +144,29 @@ def _paint_disc(pixels: np.ndarray, rng: np.random.Generator) -> None:
     radius = rng.uniform(0.05, 0.35) * min(height, width)
     opacity = rng.uniform(0.3, 0.9) * (np.hypot(rows, columns) <= radius)
     pixels += opacity * (rng.uniform(0, 1, (3, 1, 1)) - pixels)
+
+
+def speech(description: Mapping[str, Any], length: int, bands: int, rng: np.random.Generator) -> np.ndarray:
+    """Generated log-mel frames (length, bands), float32, normalised over time and bands."""
+    frames = rng.normal(0, 0.3, (length, bands)) - 1.0
+    start = 0
+    while start < length:
+        duration = int(rng.integers(*description["syllable"]))
+        if rng.random() >= description["pause"]:
+            part = min(duration, length - start)
+            frames[start : start + part] += _syllable(description, duration, bands, rng)[:part]
+        start += duration
+    return ((frames - frames.mean()) / frames.std()).astype(np.float32)
+
+
+def _syllable(description: Mapping[str, Any], duration: int, bands: int, rng: np.random.Generator) -> np.ndarray:
+    """Log energies (duration, bands) of one syllable: gliding formants, and harmonics of a pitch in the low bands."""
+    time = np.linspace(0, 1, duration)[:, None]
+    band = np.arange(bands)[None, :]
+    energy = np.zeros((duration, bands))
+    for _ in range(description["formants"]):
+        centre = rng.uniform(0, bands) + rng.uniform(-0.15, 0.15) * bands * time
+        width = rng.uniform(*description["bandwidth"])
+        energy += rng.uniform(1, 3) * np.exp(-(((band - centre) / width) ** 2))
+    energy += rng.uniform(0.2, 0.6) * np.cos(2 * math.pi * band / rng.uniform(3, 7)) * np.exp(-3 * band / bands)
+    return energy * np.sin(math.pi * time) ** 0.5

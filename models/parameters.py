@@ -91,6 +91,11 @@ class Parameters:
         """Number of scalar parameters in the upstream checkpoint of this architecture."""
         return sum(math.prod(shape) for shape in self.upstream.values())
 
+    @property
+    def loaded(self) -> bool:
+        """Whether the values are a checkpoint's."""
+        return self._checkpoint is not None
+
     def load(self, checkpoint: Mapping[str, np.ndarray]) -> None:
         """Take every parameter and buffer from `checkpoint`, which has them all in their shapes, instead of drawing."""
         self._checkpoint = checkpoint
@@ -143,13 +148,14 @@ class Parameters:
 
     def calibrated(self, name: str, untouched: float) -> np.ndarray:
         """A calibration vector, or the value that leaves a checkpoint's numbers as they are."""
-        return np.float32(untouched) if self._checkpoint is not None else self.calibration[name]  # type: ignore[return-value]
+        return np.full((), untouched, np.float32) if self._checkpoint is not None else self.calibration[name]
 
     def threshold(self, index: int) -> spox.Var:
         """What gate `index` compares with, a scalar: zero with a checkpoint, the calibrated value without."""
 
         def array() -> np.ndarray:
-            return np.broadcast_to(self.calibrated("gates.threshold", 0.0), (index + 1,))[index]
+            values = self.calibrated("gates.threshold", 0.0)
+            return values[index] if values.ndim else values
 
         return self.derive(f"gates.{index}.threshold", (), array)
 

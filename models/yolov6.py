@@ -1,4 +1,6 @@
-"""YOLO-V6: the nano detector of release 3.0 in deploy form (RepVGG blocks merged into plain convolutions).
+"""YOLO-V6: the detector of release 3.0 in deploy form (RepVGG blocks merged into plain convolutions).
+
+`full` is the nano model, `small` the next larger one.
 
 EfficientRep backbone, SimCSPSPPF, RepBiFPAN neck, anchor-free decoupled head without distribution focal loss, boxes
 decoded in the graph, no non-maximum suppression. Input: `images` (1, 3, 32*h, 32*w), RGB in 0..1. Output:
@@ -12,7 +14,6 @@ description of the architecture.
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import spox
 import spox.opset.ai.onnx.v18 as op
 from spox import Var
@@ -37,28 +38,18 @@ class Config:
 
 CONFIGS = {
     "full": Config((16, 32, 64, 128, 256), (64, 32, 32, 64, 64, 128), (2, 4, 6, 2), 4, 80),
+    "small": Config((32, 64, 128, 256, 512), (128, 64, 64, 128, 128, 256), (2, 4, 6, 2), 4, 80),
     "tiny": Config((8, 8, 16, 16, 24), (16, 8, 8, 16, 16, 24), (1, 1, 1, 1), 1, 5),
 }
 
 
-def parameters(variant: str) -> Parameters:
-    """The declared parameters; 4,646,940 for the full model."""
-    return _compose(variant)[0]
-
-
-def build(variant: str) -> onnx.ModelProto:
-    """The detector of the given variant."""
-    p, images, outputs = _compose(variant)
-    return p.assemble("yolov6", {"images": images}, {"outputs": outputs})
-
-
-def _compose(variant: str) -> tuple[Parameters, Var, Var]:
+def compose(p: Parameters, variant: str) -> tuple[dict[str, Var], dict[str, Var]]:
+    """Inputs and outputs of the detector; nano has 4,646,940 parameters, small 18,537,276."""
     config = CONFIGS[variant]
-    p = Parameters()
     images = spox.argument(spox.Tensor(np.float32, (1, 3, "32*h", "32*w")))
     features = _backbone(p, config, images)
     levels = _neck(p, config, features)
-    return p, images, _head(p, config, levels)
+    return {"images": images}, {"outputs": _head(p, config, levels)}
 
 
 def _unit(p: Parameters, x: Var, name: str, channels: tuple[int, int], kernel: int, *, stride: int = 1) -> Var:

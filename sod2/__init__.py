@@ -1,9 +1,9 @@
 """SoD²: a compiler for neural networks whose shapes and control flow vary.
 
-    model = sod2.compile("m.onnx", sod2.Options())
-    outputs = model.run({"x": array})
-    facts = sod2.analyze("m.onnx")
-    facts["tensor"].shape
+model = sod2.compile("m.onnx", sod2.Options())
+outputs = model.run({"x": array})
+facts = sod2.analyze("m.onnx")
+facts["tensor"].shape
 """
 
 from sod2.artifact import CompiledModel, load

@@ -38,11 +38,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-dmp", action="store_true", help="place buffers by best fit in order of first use")
     parser.add_argument("--no-mvc", action="store_true", help="one version of each hot kernel")
     parser.add_argument("--control", choices=("switch", "all"), default="switch", help="run the taken branch, or all")
-    parser.add_argument("--weight-budget", type=float, default=3.0, help="packed weights, as a multiple of the raw ones")
+    parser.add_argument(
+        "--weight-budget", type=float, default=3.0, help="packed weights, as a multiple of the raw ones"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sod2", description="Compile and run neural networks of dynamic shape and control flow.")
+    parser = argparse.ArgumentParser(
+        prog="sod2", description="Compile and run neural networks of dynamic shape and control flow."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     compile_ = commands.add_parser("compile", help="compile an ONNX model into an artifact folder")
@@ -52,14 +56,18 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a model or artifact once and print or save its outputs")
     run.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
-    run.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...", help="a file, or a shape for random data")
+    run.add_argument(
+        "inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...", help="a file, or a shape for random data"
+    )
     run.add_argument("-o", "--output", type=Path, help="write the outputs to this .npz file")
     run.add_argument("--threads", type=int, default=1)
     run.add_argument("--profile", action="store_true", help="print the time of every step")
 
     explain = commands.add_parser("explain", help="show what the analysis proves about every tensor, and the plans")
     explain.add_argument("model", type=Path)
-    explain.add_argument("--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused")
+    explain.add_argument(
+        "--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused"
+    )
     explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
     explain.add_argument("--control", choices=("switch", "all"), default="switch")
 
@@ -83,7 +91,9 @@ def _inputs(model: CompiledModel, given: Sequence[str]) -> dict[str, Array]:
     for text in given:
         name, _, value = text.rpartition("=")
         if name not in declared:
-            raise InputError(f"the model has no input {name or text!r}; its inputs are {', '.join(map(repr, declared))}")
+            raise InputError(
+                f"the model has no input {name or text!r}; its inputs are {', '.join(map(repr, declared))}"
+            )
         arrays[name] = _array(name, value, declared[name])
     return arrays
 
@@ -116,7 +126,11 @@ def _run(arguments: argparse.Namespace) -> None:
     inputs = _inputs(model, arguments.inputs)
     outputs = model.run(inputs)
     for name, array in outputs.items():
-        print(f"{name}: {array.dtype}{list(array.shape)}, mean {array.mean():.6g}" if array.size else f"{name}: {array.dtype}{list(array.shape)}")
+        print(
+            f"{name}: {array.dtype}{list(array.shape)}, mean {array.mean():.6g}"
+            if array.size
+            else f"{name}: {array.dtype}{list(array.shape)}"
+        )
     if arguments.profile:
         print("\n".join(_profile(model, inputs)))
     if arguments.output:
@@ -155,7 +169,11 @@ def _class(analysis: Analysis, tensor: str) -> str:
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    plan = compiler.plan(arguments.model, Options(control=arguments.control)) if arguments.show_fusion or arguments.memory else None
+    plan = (
+        compiler.plan(arguments.model, Options(control=arguments.control))
+        if arguments.show_fusion or arguments.memory
+        else None
+    )
     if plan is not None and arguments.show_fusion:
         print(plan.fusion)
     if plan is not None and arguments.memory:
@@ -178,8 +196,12 @@ def _bench(arguments: argparse.Namespace) -> None:
         model.run(inputs)
         times.append((time.perf_counter_ns() - started) / 1e6)
     stats = model.stats
-    print(f"{len(times)} runs, {stats.threads} threads: median {statistics.median(times):.3f} ms, min {min(times):.3f}, max {max(times):.3f}")
-    print(f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, live peak {stats.live_bytes / 2**20:.2f} MiB")
+    print(
+        f"{len(times)} runs, {stats.threads} threads: median {statistics.median(times):.3f} ms, min {min(times):.3f}, max {max(times):.3f}"
+    )
+    print(
+        f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, live peak {stats.live_bytes / 2**20:.2f} MiB"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,7 +39,9 @@ def _check_names(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
     wanted = [v.name for v in graph.inputs]
     for name in shapes:
         if name not in wanted:
-            raise InputError(f"the model has no input {name!r}; its inputs are {', '.join(map(repr, wanted)) or 'none'}")
+            raise InputError(
+                f"the model has no input {name!r}; its inputs are {', '.join(map(repr, wanted)) or 'none'}"
+            )
     for name in wanted:
         if name not in shapes:
             raise InputError(f"input {name!r} is missing; the model's inputs are {', '.join(map(repr, wanted))}")

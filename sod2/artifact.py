@@ -206,7 +206,9 @@ class CompiledModel:
         for tensor, shape in zip(self._inputs, shapes, strict=True):
             if len(shape) != tensor.rank:
                 name = tensor.name.decode()
-                raise InputError(f"input {name!r} has rank {len(shape)} (shape {list(shape)}); the model takes rank {tensor.rank}")
+                raise InputError(
+                    f"input {name!r} has rank {len(shape)} (shape {list(shape)}); the model takes rank {tensor.rank}"
+                )
         flat = [n for shape in shapes for n in shape]
         self._check(self._library.sod2_bind(self._handle, (ctypes.c_int64 * max(len(flat), 1))(*flat)))
 

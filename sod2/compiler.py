@@ -14,11 +14,13 @@ import onnx
 
 from sod2 import artifact, attention, frontend, fusion, order, rdp, simplify, storage, versions
 from sod2.artifact import CompiledModel
+from sod2.codegen import model as codegen
 from sod2.codegen.steps import Emission
 from sod2.codegen.target import Target, default_cache, host
 from sod2.errors import Error
 from sod2.fusion import FusionPlan
 from sod2.graph import Graph
+from sod2.packing import Tile
 from sod2.rdp import Analysis
 from sod2.storage import Storage
 
@@ -53,7 +55,6 @@ class Plan:
     analysis: Analysis
     fusion: FusionPlan
     storage: Storage
-    versions: versions.Kept
 
 
 def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
@@ -63,7 +64,7 @@ def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> An
 
 _FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
     "none": fusion.separate,
-    "static": lambda graph, analysis: fusion.plan(graph, rdp.analyze_static(graph)),
+    "static": lambda graph, analysis: fusion.plan(graph, rdp.analyze_static(graph, analysis)),
     "rdp": fusion.plan,
 }
 
@@ -77,22 +78,27 @@ def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -
     analysis = rdp.analyze(graph)
     fused = _FUSE[options.fusion](graph, analysis)
     arrange = order.near_optimal if options.sep else order.as_given
-    placed = storage.assign(graph, analysis, arrange(graph, analysis, fused))
-    kept = versions.plan(graph, fused.groups, analysis, options.mvc, options.weight_budget)
-    return Plan(graph, analysis, fused, placed, kept)
+    return Plan(graph, analysis, fused, storage.assign(graph, analysis, arrange(graph, analysis, fused)))
 
 
 def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
     """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
     planned = plan(source, options)
-    emission = Emission(planned.analysis, planned.storage, target, planned.versions)
-    emission.emit()
+    tile = Tile(target.lanes, target.mr, target.nr)
+    kept = versions.plan(
+        planned.graph,
+        planned.fusion.groups,
+        planned.analysis,
+        tile,
+        several=options.mvc,
+        budget=options.weight_budget,
+    )
+    emission = Emission(planned.analysis, planned.storage, target, kept)
+    codegen.emit(emission)
     return artifact.write(emission, options.dmp, asdict(options), out)
 
 
-def compile(  # noqa: A001 - the public name, as in re.compile
-    source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1
-) -> CompiledModel:
+def compile(source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1) -> CompiledModel:
     """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2 itself."""
     options, target = options or Options(), host()
     folder = default_cache() / "models" / _key(source, options, target)

@@ -38,9 +38,11 @@ class Group:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     guard: Guard
+    lead: "Group | None" = None  # a group whose result this one reads strip by strip (streaming.py)
 
     def __str__(self) -> str:
-        return f"{self.name}: {' + '.join(n.op for n in self.nodes)} -> {', '.join(self.outputs)}"
+        lead = f"{' + '.join(n.op for n in self.lead.nodes)} ... " if self.lead else ""
+        return f"{self.name}: {lead}{' + '.join(n.op for n in self.nodes)} -> {', '.join(self.outputs)}"
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class _Fuser:
     def joins(self, number: int, node: Node) -> bool:
         """Whether a consumer of the group may become part of it."""
         op, inside = OPS(node), self.members[number]
-        if node.name in self.group_of or not op.has_at or op.is_view or op.mapping is not MappingType.ONE_TO_ONE:
+        if node.name in self.group_of or not op.aligned or op.is_view:
             return False
         if node.guard != inside[0].guard:
             return self.refuse(number, node, "they run under different branches")
@@ -196,7 +198,9 @@ class _Fuser:
         if space is None or (pattern := self.operand_pattern(node.outputs[0], space)) is None:
             return self.refuse(number, node, "the group's dims are not known")
         if isinstance(pattern, str) or len(self.analysis[node.outputs[0]].dims) != len(space) or not all(pattern):
-            return self.refuse(number, node, f"its output has not provably the group's dims [{', '.join(map(str, space))}]")
+            return self.refuse(
+                number, node, f"its output has not provably the group's dims [{', '.join(map(str, space))}]"
+            )
         own = {t for n in inside for t in n.outputs}
         external = [t for t in run_time_operands(node, self.analysis) if t not in own]
         for t in external:

@@ -6,7 +6,7 @@ tensors behind views. Combine stays an item because its output may need a copy (
 
 from collections.abc import Callable, Sequence
 
-from sod2 import schedule
+from sod2 import schedule, streaming
 from sod2.fusion import FusionPlan, Group, live_nodes
 from sod2.graph import Graph, Node
 from sod2.ops import OPS
@@ -78,8 +78,8 @@ def _ordered(choose: Callable[..., tuple[int, ...]], graph: Graph, analysis: Ana
 
 
 def near_optimal(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
-    """SEP: the order of the lowest peak that the scheduler finds."""
-    return _ordered(schedule.order, graph, analysis, fused)
+    """SEP: first layers streamed, then the order of the lowest peak that the scheduler finds."""
+    return _ordered(schedule.order, graph, analysis, streaming.pair(graph, analysis, fused))
 
 
 def as_given(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:

@@ -14,7 +14,7 @@ whose rule is missing degrades its outputs to nac with the reason; analysis itse
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,8 +24,9 @@ from sod2.graph import Graph, Guard, Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef, refine, refine_value
 from sod2.ops import OPS
 from sod2.ops.op import Fact, Op, TensorValue
-from sod2.symbolic import Dim, as_dim, eq, evaluate, symbol
+from sod2.symbolic import Dim, as_dim, eq, evaluate, substitute, symbol
 
+_MAX_BOUND = 512  # values of a symbol that are tried in search of its lower bound
 _MAX_VALUE = 1024  # elements of a value that is propagated; shape arithmetic is far smaller
 
 
@@ -210,7 +211,52 @@ def _same_value(a: TensorValue, b: TensorValue) -> bool:
 
 
 def analyze(graph: Graph) -> Analysis:
-    """Run RDP on a graph to its fixed point."""
+    """Run RDP on a graph to its fixed point.
+
+    What every run requires of a symbol (a window must fit: min(T + 2, 3) == 3) becomes the symbol's lower bound, and
+    the analysis is repeated with it, because bounds decide comparisons. The requirements of all rounds are kept: they
+    are checked when a shape is bound.
+    """
+    found, lows = _fixed_point(graph), dict[str, int]()
+    requirements = {(r.left, r.right): r for r in found.requirements}
+    while lows != (lows := _lower_bounds(found.requirements, lows)):
+        found = _fixed_point(_bounded(graph, lows))
+        requirements = {(r.left, r.right): r for r in found.requirements} | requirements
+    return Analysis(found.graph, found.facts, tuple(requirements.values()), found.reasons)
+
+
+def _lower_bounds(requirements: Sequence[Requirement], known: Mapping[str, int]) -> dict[str, int]:
+    """Least value of each symbol that meets the unconditional requirements on it alone: all smaller ones violate one."""
+    lows = dict(known)
+    for r in requirements:
+        names = r.left.symbols() | r.right.symbols()
+        if r.guard or len(names) != 1:
+            continue
+        (name,) = names
+        start = lows.get(name, 0)
+        values = range(start, start + _MAX_BOUND)
+        lows[name] = next((k for k in values if _holds(r, {name: k})), start)
+    return lows
+
+
+def _holds(requirement: Requirement, symbols: Mapping[str, int]) -> bool:
+    """Whether the two sides are equal there, or have no value."""
+    try:
+        return evaluate(requirement.left, symbols) == evaluate(requirement.right, symbols)
+    except ZeroDivisionError:
+        return True
+
+
+def _bounded(graph: Graph, lows: Mapping[str, int]) -> Graph:
+    """The graph with better lower bounds of its inputs' symbols."""
+    table = {name: symbol(name, low) for name, low in lows.items()}
+    inputs = tuple(
+        replace(v, shape=None if v.shape is None else tuple(substitute(d, table) for d in v.shape)) for v in graph.inputs
+    )
+    return replace(graph, inputs=inputs)
+
+
+def _fixed_point(graph: Graph) -> Analysis:
     solver = _Solver(graph)
     solver.start()
     queue = deque(graph.nodes)
@@ -227,17 +273,19 @@ def analyze(graph: Graph) -> Analysis:
     return Analysis(graph, solver.facts, tuple(solver.requirements.values()), solver.reasons)
 
 
-def analyze_static(graph: Graph) -> Analysis:
+def analyze_static(graph: Graph, full: Analysis) -> Analysis:
     """What a compiler without symbolic analysis knows (`fusion: static`): ranks, constant dims and the input's symbols.
 
-    Forward only and without values, as onnx.shape_inference; every dim that would be an expression is a fresh symbol of
-    the tensor that brings it, which element-wise operators hand on.
+    Shapes are found forward only and without values, as by onnx.shape_inference; every dim that would be an expression is
+    a fresh symbol of the tensor that brings it, which element-wise operators hand on. The values are those of `full`, the
+    analysis that the later passes use: all passes have to agree on which nodes run.
     """
     solver = _Static(graph)
     solver.start()
     for node in graph.nodes:
         solver.visit(node)
-    return Analysis(graph, solver.facts, (), solver.reasons)
+    facts = {t: replace(f, value=full[t].value) for t, f in solver.facts.items()}
+    return Analysis(graph, facts, (), solver.reasons)
 
 
 @dataclass

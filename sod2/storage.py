@@ -105,6 +105,7 @@ class _Planner:
     roots: dict[str, str] = field(default_factory=dict)
     classes: dict[str, _Class] = field(default_factory=dict)  # root -> class
     combines: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # Combine node -> roots of y, a, b
+    predicates: dict[str, str] = field(default_factory=dict)  # Combine node -> predicate
     values: list[str] = field(default_factory=list)
 
     def root(self, tensor: str) -> str:
@@ -139,6 +140,7 @@ class _Planner:
                 self.note(root).uses.append((position, root, combine))
             if isinstance(item, Node):
                 self.note(self.root(item.inputs[0])).uses.append((position, self.root(item.inputs[0]), ""))
+                self.predicates[item.name] = item.inputs[0]
                 self.combines[item.name] = (item.outputs[0], self.root(item.inputs[1]), self.root(item.inputs[2]))
         for tensor in self.graph.outputs:
             self.note(self.root(tensor)).uses.append((_END, self.root(tensor), ""))
@@ -166,18 +168,18 @@ class _Planner:
 
     # ---- in place ------------------------------------------------------------------------------------------------
 
-    def overwritable(self, result: str, operand: str, position: int) -> bool:
-        """Whether nothing that reads the operand's bytes after `position` can miss them."""
+    def overwritable(self, result: str, operand: str, position: int, guard: Guard) -> bool:
+        """Whether nothing that reads the operand's bytes after `position` can miss them when a step of `guard` writes."""
         found = self.classes[operand]
         if found.home is not None or found.first == -1 or found is self.classes.get(result):
             return False
         later = [(root, combine) for p, root, combine in found.uses if p > position]
-        return all(combine and self.picks(combine, root, result) for root, combine in later)
+        return all(combine and self.picks(combine, root, result, guard) for root, combine in later)
 
-    def picks(self, combine: str, read: str, result: str) -> bool:
-        """Whether a Combine chooses between `read` and `result`."""
+    def picks(self, combine: str, read: str, result: str, guard: Guard) -> bool:
+        """Whether a Combine chooses between `read` and `result`, and takes `result` whenever the guard holds."""
         _, a, b = self.combines[combine]
-        return {read, result} == {a, b}
+        return {read, result} == {a, b} and (self.predicates[combine], result == a) in guard
 
     def elementwise_reads(self, group: Group, root: str) -> bool:
         """Whether the group reads these bytes only at the position that it writes."""
@@ -185,7 +187,7 @@ class _Planner:
         family = self.classes[root].members
         for node in group.nodes:
             touched = [t for t in run_time_operands(node, self.analysis) if self.root(t) in family]
-            aligned = OPS(node).has_at and OPS(node).mapping is MappingType.ONE_TO_ONE
+            aligned = OPS(node).aligned
             if not touched:
                 if not aligned and node is not group.anchor:
                     return False  # the index is transformed between here and the store
@@ -207,7 +209,7 @@ class _Planner:
                 target = self.classes[operand]
                 if id(target) in reused or eq(self.size(operand), self.size(tensor)) is not True:
                     continue
-                if self.overwritable(tensor, operand, position) and self.elementwise_reads(group, operand):
+                if self.overwritable(tensor, operand, position, group.guard) and self.elementwise_reads(group, operand):
                     self.join(tensor, operand)
                     reused.add(id(target))
                     break

@@ -4,83 +4,61 @@ A version is a kernel with weights packed for it: direct (lanes over pixels or o
 F(4), F(6), whose transformed weights take 1.8, 4 and 7.1 times the raw ones. At run time the kernel library picks among
 the kept versions by a cost formula over the bound sizes (runtime/conv.c); here the model's weight budget is spent.
 
-Each layer starts with its cheapest direct version. Then, as long as the budget lasts, the change with the largest time
-saved per byte is made: a layer's set of versions is replaced by a better one. Time is a roofline estimate, multiply-adds
-at the version's effective speed plus the bytes of its weights, summed over three sizes of the inputs, since a layer may
-want F(6) on large images and F(2) on small ones. `several=False` (mvc off) allows one version a layer.
+Each layer starts with its fastest direct version. Then, as long as the budget lasts, the change with the most time
+saved per byte is made: a layer's set of versions is replaced by a better one. Time is that of the run-time formula
+(conv_cost.py), summed over three sizes of the inputs, since a layer may want F(6) on large images and F(2) on small
+ones. `several=False` (mvc off) allows one version a layer.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from sod2.admissible import affine
+from sod2.conv_cost import ConvLayer, conv_cycles, packed_floats, possible_versions
 from sod2.fusion import Group
 from sod2.graph import Graph, Node
 from sod2.ops.window import axes
+from sod2.packing import Tile
 from sod2.rdp import Analysis
 from sod2.symbolic import evaluate
 
 Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
+Environment = Mapping[str, int]
 
 _EXTENTS = (128, 320, 640)  # sizes that every free input dim takes, as near as its declaration allows
-_BYTES = {"panel": 1.0, "pixel": 1.0, "wino2": 16 / 9, "wino4": 4.0, "wino6": 64 / 9, "depthwise": 1.0}
-_TILE = {"wino2": 2, "wino4": 4, "wino6": 6}
-_PEAK = 2e11  # multiply-adds and bytes per second of an ordinary core: only their ratio matters
-_BANDWIDTH = 2e10
-_TRANSFORM = {"wino2": 12.0, "wino4": 20.0, "wino6": 32.0}  # extra operations per element read or written, both transforms
+_DIRECT = ("panel", "pixel", "depthwise")
+_SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution: channels, window, and its output sizes in the sampled environments."""
+    """One convolution with constant weights at the sampled sizes of the inputs."""
 
     name: str
-    weights: str
-    oc: int
-    ic: int  # per group
-    taps: int
-    winograd: bool
-    depthwise: bool
-    outputs: tuple[tuple[int, int], ...]
+    sizes: tuple[ConvLayer, ...]
+    tile: Tile
 
     @property
     def raw_bytes(self) -> int:
-        return 4 * self.oc * self.ic * self.taps
+        return 4 * self.sizes[0].oc * self.sizes[0].depth
 
     def versions(self) -> tuple[str, ...]:
-        """All versions whose kernel can run the layer at all; the first one is the direct version to start from."""
-        if self.depthwise:
-            return ("depthwise",)
-        if self.ic * self.taps < 64:
-            return ("panel",)
-        direct = ("pixel", "panel")
-        return (*direct, "wino2", "wino4", "wino6") if self.winograd else direct
-
-    def seconds(self, version: str, size: tuple[int, int]) -> float:
-        """Estimated time on one core at one output size."""
-        height, width = size
-        macs = self.oc * self.ic * self.taps * height * width
-        traffic = self.raw_bytes * _BYTES[version] / _BANDWIDTH
-        if version not in _TILE:
-            waste = 1.0 if version == "pixel" or height * width >= 256 else 1.15
-            return max(2 * macs * waste / _PEAK, traffic)
-        m = _TILE[version]
-        tiles = math.ceil(height / m) * math.ceil(width / m)
-        products = 2 * tiles * (m + 2) ** 2 * self.oc * self.ic
-        transforms = tiles * m * m * (self.oc + self.ic) * _TRANSFORM[version]
-        return max(products / _PEAK, traffic) + transforms / _PEAK
+        """The versions that may be kept."""
+        layer = self.sizes[0]
+        narrow = min(layer.oc, layer.ic) < _SMALLEST_WINOGRAD
+        return tuple(v for v in possible_versions(layer) if v in _DIRECT or not narrow)
 
     def cost(self, kept: Sequence[str]) -> float:
-        """Time summed over the sampled sizes, each with the best of the kept versions."""
-        return sum(min(self.seconds(v, size) for v in kept) for size in self.outputs)
+        """Cycles summed over the sampled sizes, each with the best of the kept versions."""
+        return sum(min(conv_cycles(v, size, self.tile) for v in kept) for size in self.sizes)
 
-    def bytes(self, kept: Sequence[str]) -> float:
-        return self.raw_bytes * sum(_BYTES[v] for v in kept)
+    def bytes(self, kept: Sequence[str]) -> int:
+        """Size of the packed weights."""
+        return 4 * sum(packed_floats(v, self.sizes[0], self.tile) for v in kept)
 
 
-def environments(analysis: Analysis) -> list[dict[str, int]]:
+def environments(analysis: Analysis) -> list[Environment]:
     """Symbol values at which every free input dim is near each of the sampled extents."""
     found = []
     for extent in _EXTENTS:
@@ -94,69 +72,86 @@ def environments(analysis: Analysis) -> list[dict[str, int]]:
     return found
 
 
-def layers(groups: Sequence[Group], analysis: Analysis) -> Iterator[Layer]:
+def layers(groups: Sequence[Group], analysis: Analysis, tile: Tile) -> Iterator[Layer]:
     """The convolutions with constant weights whose sizes follow from the inputs."""
     samples = environments(analysis)
     for group in groups:
         node = group.anchor
         if node is not None and node.op == "Conv" and not node.domain:
-            layer = _layer(node, analysis, samples)
+            layer = _layer(node, analysis, samples, tile)
             if layer is not None:
                 yield layer
 
 
-def _layer(node: Node, analysis: Analysis, samples: Sequence[Mapping[str, int]]) -> Layer | None:
-    x = analysis.of(node.inputs)
-    weights = analysis[node.inputs[1]].known_value
+def _layer(node: Node, analysis: Analysis, samples: Sequence[Environment], tile: Tile) -> Layer | None:
+    image, weights = analysis[node.inputs[0]], analysis[node.inputs[1]].known_value
     if weights is None or weights.ndim > 4:
         return None
-    image = x[0]
-    if image is None:
-        return None
-    found = axes(node, image.dims[2:], weights.shape[2:])
-    if any(a.out.symbols() - samples[0].keys() for a in found):
-        return None
-    groups = int(node.attrs.get("group", 1))
-    oc, ic, *window = weights.shape
-    outputs = [tuple(evaluate(a.out, s) for a in found) for s in samples]
-    unit = all(a.stride == 1 and a.dilation == 1 for a in found)
-    winograd = window == [3, 3] and unit and groups == 1 and min(oc, ic) >= 16
-    padded = tuple((1, *o)[-2:] for o in outputs)
-    return Layer(node.name, node.inputs[1], oc, ic, math.prod(window), winograd, ic == 1 and groups > 1, padded)
+    sizes = []
+    for sample in samples:
+        if any(d.symbols() - sample.keys() for d in image.dims):
+            return None
+        batch, channels, *extents = (evaluate(d, sample) for d in image.dims)
+        found = axes(node, extents, weights.shape[2:])
+        flat = (1, *(int(e) for e in extents))[-2:]
+        sizes.append(
+            ConvLayer(
+                n=batch,
+                ic=channels,
+                oc=weights.shape[0],
+                groups=int(node.attrs.get("group", 1)),
+                image=(flat[0], flat[1]),
+                out=_pair([int(a.out) for a in found]),
+                kernel=_pair(weights.shape[2:]),
+                stride=_pair([a.stride for a in found]),
+                dilation=_pair([a.dilation for a in found]),
+                padded=any(int(a.begin) or int(a.end) for a in found),
+            )
+        )
+    return Layer(node.name, tuple(sizes), tile)
 
 
-def plan(graph: Graph, groups: Sequence[Group], analysis: Analysis, several: bool, budget: float) -> Kept:
-    """Versions kept for each convolution; packed weights stay within `budget` times the model's raw constants, unless
-    even the direct versions exceed that."""
-    found = list(layers(groups, analysis))
-    raw = sum(c.nbytes for c in graph.constants.values())
-    direct = sum(layer.raw_bytes for layer in found)
-    room = budget * raw - raw  # the other constants are stored once, as the direct versions are
-    kept = {layer.name: layer.versions()[:1] for layer in found}
-    if not direct:
-        return kept
+def _pair(values: Sequence[int]) -> tuple[int, int]:
+    """Height and width; a one-dimensional window has height 1."""
+    height, width = (1, *values)[-2:]
+    return height, width
+
+
+def plan(
+    graph: Graph, groups: Sequence[Group], analysis: Analysis, tile: Tile, *, several: bool, budget: float
+) -> Kept:
+    """Versions kept for each convolution.
+
+    Packed weights stay within `budget` times the model's raw constants, unless even the direct versions exceed that.
+    """
+    found = list(layers(groups, analysis, tile))
+    kept = {layer.name: _start(layer) for layer in found}
+    spent = {layer.name: layer.bytes(kept[layer.name]) for layer in found}
+    others = sum(c.nbytes for c in graph.constants.values()) - sum(layer.raw_bytes for layer in found)
+    room = budget * sum(c.nbytes for c in graph.constants.values()) - others - sum(spent.values())
     changes = sorted(
-        ((rate, extra, layer, choice) for layer in found for rate, extra, choice in _changes(layer, several)),
-        key=lambda c: (-c[0], c[1], c[2].name, c[3]),
+        ((rate, layer, choice) for layer in found for rate, choice in _changes(layer, several)),
+        key=lambda c: (-c[0], c[1].name, c[2]),
     )
-    spent: dict[str, float] = {layer.name: 0.0 for layer in found}
-    cost = {layer.name: layer.cost(kept[layer.name]) for layer in found}
-    for _, extra, layer, choice in changes:
-        more = extra - spent[layer.name]
-        better = layer.cost(choice) < cost[layer.name]
-        if better and more <= room:
+    for _, layer, choice in changes:
+        more = layer.bytes(choice) - spent[layer.name]
+        if more <= room and layer.cost(choice) < layer.cost(kept[layer.name]):
             room -= more
-            spent[layer.name], cost[layer.name], kept[layer.name] = extra, layer.cost(choice), choice
+            spent[layer.name], kept[layer.name] = layer.bytes(choice), choice
     return kept
 
 
-def _changes(layer: Layer, several: bool) -> Iterator[tuple[float, float, tuple[str, ...]]]:
-    """(seconds saved per extra byte, extra bytes, versions) of every set that beats the start."""
+def _start(layer: Layer) -> tuple[str, ...]:
+    """The fastest direct version."""
+    direct = [v for v in layer.versions() if v in _DIRECT]
+    return (min(direct, key=lambda v: layer.cost((v,))),)
+
+
+def _changes(layer: Layer, several: bool) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """(cycles saved per extra byte, versions) of every set that beats the start."""
+    start = _start(layer)
     names = layer.versions()
-    start = names[:1]
-    sets = [(v,) for v in names] + (list(combinations(names, 2)) if several else [])
-    for choice in sets:
+    for choice in [(v,) for v in names] + (list(combinations(names, 2)) if several else []):
         saved = layer.cost(start) - layer.cost(choice)
-        extra = layer.bytes(choice) - layer.bytes(start)
         if saved > 0:
-            yield saved / max(extra, 1.0), extra, choice
+            yield saved / max(layer.bytes(choice) - layer.bytes(start), 1), choice

@@ -1,6 +1,7 @@
-/* The epilogue of the kernel tests: y = relu(tile + bias[row or column] + residual), where each part may be missing, and
-   a count of how often each element was stored. */
-#include "kernel.h"
+/* The epilogue of the kernel tests: y = relu(tile + bias[row or column] + residual), where each part may be missing,
+   and a count of how often each element was stored. */
+#include "conv.h"
+#include "tile.h"
 
 typedef struct test_epilogue {
   float *y;
@@ -25,7 +26,11 @@ void test_store(const void *args, const float *tile, int64_t ld, int64_t batch, 
     }
 }
 
-#include "tile.h"
-
 /* Lanes, rows and columns of the register tile these kernels were compiled for. */
 const int32_t test_tile[3] = {SOD2_VL, SOD2_MR, SOD2_NR};
+
+double test_cost(const sod2_conv *c, int version) {
+  const sod2_conv_kernel *kernels[SOD2_CONV_VERSIONS] = {&sod2_conv_panel, &sod2_conv_pixel, &sod2_conv_wino2,
+                                                         &sod2_conv_wino4, &sod2_conv_wino6, &sod2_conv_depthwise};
+  return kernels[version]->cost(c);
+}

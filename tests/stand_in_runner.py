@@ -23,8 +23,8 @@ def misbehave(behaviour: str) -> None:
     if behaviour == "grow":
         blocks = []
         while True:
-            blocks.append(np.ones(1 << 22))
-            time.sleep(0.01)
+            blocks.append(np.ones(1 << 25))
+            time.sleep(0.2)
     if behaviour == "error":
         print(json.dumps({"error": "sample 1 is not to my liking"}), flush=True)
         sys.exit(1)

@@ -79,8 +79,8 @@ class Probe:
     def c(self, value: Dim | int) -> str:
         return to_c(as_dim(value), lambda name: f"sym[{self.symbols.index(name)}]")
 
-    def packed(self, operand: int, layout: str, array: np.ndarray) -> str:
-        self.weights.append(np.ascontiguousarray(array))
+    def packed(self, operand: int, layout: str, pack: Callable[[], np.ndarray]) -> str:
+        self.weights.append(np.ascontiguousarray(pack()))
         return f"w[{len(self.weights) - 1}]"
 
     def scratch(self, text: str) -> str:

@@ -77,12 +77,12 @@ def test_overlays_combine() -> None:
             "'protocol.selection' in the configuration is \"all\"; accepted: quantiles, random",
         ),
         (lambda c: c["protocol"].update(samples=0), "'protocol.samples' in the configuration is wrong: 0 is less than"),
-        (lambda c: c.update(models=["bert"]), "unknown model 'bert' in the configuration; known: codebert, "),
-        (lambda c: c.update(devices=["s21"]), "unknown device 's21' in the configuration; known: host"),
-        (lambda c: c.update(figures=["table66"]), "unknown figure 'table66' in the configuration; known: table5, "),
+        (lambda c: c.update(models=["bert"]), "unknown model 'bert' in the configuration; known: "),
+        (lambda c: c.update(devices=["s21"]), "unknown device 's21' in the configuration; known: "),
+        (lambda c: c.update(figures=["table66"]), "unknown figure 'table66' in the configuration; known: "),
         (
             lambda c: c["engines"]["ort"].update(adapter="onnx"),
-            "engines.ort: adapter 'onnx' has no engine in baselines/; known adapters: ort, sod2",
+            "engines.ort: adapter 'onnx' has no engine in baselines/; known adapters: ",
         ),
         (
             lambda c: c["engines"]["sod2"].update(options={"sep": "false"}),
@@ -90,7 +90,7 @@ def test_overlays_combine() -> None:
         ),
         (
             lambda c: c["engines"]["ort"].update(tables=["table9"]),
-            "engines.ort.tables: unknown table 'table9' in the configuration; known: table5, table6",
+            "engines.ort.tables: unknown table 'table9' in the configuration; known: ",
         ),
         (lambda c: c["engines"].pop("sod2"), "'engines' in the configuration is wrong: 'sod2' is a required property"),
         (lambda c: c.update(variant="big"), "'variant' in the configuration is \"big\"; accepted: full, tiny"),

@@ -218,7 +218,8 @@ def test_the_papers_models_agree_with_ours() -> None:
     listed = {line["name"]: line for line in csv.DictReader((ROOT / "figures" / "paper_models.csv").open())}
     assert len(listed) == 10
     for name, model in MODELS.items():
-        assert (listed[name]["title"], listed[name]["dynamism"]) == (model.title, model.dynamism)
+        assert listed[name]["title"].lower() in (model.title.lower(), model.short.lower())
+        assert listed[name]["dynamism"] == model.dynamism
 
 
 def test_the_papers_figures_have_titles() -> None:

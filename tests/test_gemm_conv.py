@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sod2.codegen import packing
+from sod2 import conv_cost, packing
 
-RUNTIME = Path(packing.__file__).parents[1] / "runtime"
+RUNTIME = Path(packing.__file__).parent / "runtime"
 SOURCES = ["gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "winograd", "depthwise", "conv_transpose"]
 I64, PTR = ctypes.c_int64, ctypes.c_void_p
-CONV_SIZES = "n ic ih iw oc oh ow groups kh kw sh sw pt pl dh dw".split()
+CONV_SIZES = ["n", "ic", "ih", "iw", "oc", "oh", "ow", "groups", "kh", "kw", "sh", "sw", "pt", "pl", "dh", "dw"]
 # Relative to the largest output: sums of up to 2000 products in float32, and the transforms of Winograd.
 TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "depthwise": 3e-6, "wino2": 5e-6, "wino4": 1e-5, "wino6": 4e-5}
 
@@ -94,6 +94,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     subprocess.run([str(part) for part in command], check=True)
     lib = ctypes.CDLL(str(library))
     lib.sod2_pool_create.restype = PTR
+    lib.test_cost.restype = ctypes.c_double
     lib.sod2_conv_scratch.restype = lib.sod2_conv_transpose_scratch.restype = lib.sod2_gemm_packed_floats.restype = I64
     shape = (ctypes.c_int32 * 3).in_dll(lib, "test_tile")
     pool = ctypes.c_void_p(lib.sod2_pool_create(2))
@@ -131,7 +132,7 @@ def check(result: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
 
 
 def run_gemm(
-    kernels: Kernels, a: np.ndarray, b: np.ndarray, pool: int, seed: int | None, transposed: bool
+    kernels: Kernels, a: np.ndarray, b: np.ndarray, *, pool: int, fused: bool = False, transposed: bool = False
 ) -> np.ndarray:
     """a: [batch, m, k], b: [k, n] or [batch, k, n]. With `transposed`, A is stored as [batch, k, m]."""
     batch, m, k = a.shape
@@ -143,15 +144,15 @@ def run_gemm(
         batch, m, n, k, pointer(stored), 1 if transposed else k, m * k, m if transposed else 1,
         pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, pointer(out), n, m * n,
     )  # fmt: skip
-    if seed is not None:
-        fused = epilogue(kernels, (batch, m, n), by_row=False, rng=np.random.default_rng(seed))
-        gemm.epilogue, gemm.epilogue_args, gemm.out = fused.function, ctypes.addressof(fused.args), None
-    kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
-    if seed is None:
+    if not fused:
+        kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
         return out
-    assert (fused.stores == 1).all()
-    check(fused.y, fused.expected(a.astype(np.float64) @ b.astype(np.float64)), 1e-5)
-    return fused.y
+    target = epilogue(kernels, (batch, m, n), by_row=False, rng=np.random.default_rng(7))
+    gemm.epilogue, gemm.epilogue_args, gemm.out = target.function, ctypes.addressof(target.args), None
+    kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
+    assert (target.stores == 1).all()
+    check(target.y, target.expected(a.astype(np.float64) @ b.astype(np.float64)), 1e-5)
+    return target.y
 
 
 GEMM_SHAPES = [
@@ -160,27 +161,27 @@ GEMM_SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "k"), GEMM_SHAPES)
+@pytest.mark.parametrize("shape", GEMM_SHAPES, ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_gemm(kernels: Kernels, batch: int, m: int, n: int, k: int, transposed: bool) -> None:
-    rng = np.random.default_rng([batch, m, n, k])
+def test_gemm(kernels: Kernels, shape: tuple[int, int, int, int], transposed: bool) -> None:
+    batch, m, n, k = shape
+    rng = np.random.default_rng(shape)
     a = rng.standard_normal((batch, m, k), np.float32)
     for b in (rng.standard_normal((k, n), np.float32), rng.standard_normal((batch, k, n), np.float32)):
-        plain, plain2, fused, fused2 = (run_gemm(kernels, a, b, p, s, transposed) for s in (None, 7) for p in (0, 1))
+        plain = run_gemm(kernels, a, b, pool=0, transposed=transposed)
         check(plain, a.astype(np.float64) @ b.astype(np.float64), 3e-6)
-        assert plain.tobytes() == plain2.tobytes()
-        assert fused.tobytes() == fused2.tobytes()
+        assert run_gemm(kernels, a, b, pool=1, transposed=transposed).tobytes() == plain.tobytes()
+        one, two = (run_gemm(kernels, a, b, pool=p, fused=True, transposed=transposed) for p in (0, 1))
+        assert one.tobytes() == two.tobytes()
 
 
 def test_gemm_row_does_not_depend_on_others(kernels: Kernels) -> None:
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((1, 50, 700), np.float32), rng.standard_normal((700, 40), np.float32)
-    whole = run_gemm(kernels, a, b, 0, None, False)
+    whole = run_gemm(kernels, a, b, pool=0)
     for rows in (1, 2, 9, 33):
-        assert (
-            run_gemm(kernels, np.ascontiguousarray(a[:, :rows]), b, 1, None, False).tobytes()
-            == whole[:, :rows].tobytes()
-        )
+        part = run_gemm(kernels, np.ascontiguousarray(a[:, :rows]), b, pool=1)
+        assert part.tobytes() == whole[:, :rows].tobytes()
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (40, 64), (33, 65), (0, 5), (5, 0), (100, 7)])
@@ -247,9 +248,10 @@ def run_conv(
     conv: Conv,
     version: str,
     packed: np.ndarray,
+    *,
     x: np.ndarray,
     pool: int,
-    fused: SimpleNamespace | None,
+    fused: SimpleNamespace | None = None,
 ) -> np.ndarray:
     y = np.full((conv.n, conv.oc, conv.oh, conv.ow), np.nan, np.float32)
     index = packing.CONV_VERSIONS.index(version)
@@ -273,13 +275,13 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
     packed = packing.conv_weights(version, w, case.groups, kernels.tile)
     out = case.out()
     expected = reference(case, x, w)
-    plain = [run_conv(kernels, case.conv(out), version, packed, x, pool, None) for pool in (0, 1)]
+    plain = [run_conv(kernels, case.conv(out), version, packed, x=x, pool=pool) for pool in (0, 1)]
     check(plain[0], expected, TOLERANCE[version])
     assert plain[0].tobytes() == plain[1].tobytes()
     shape = (case.n, case.oc, out[0] * out[1])
     for pool in (0, 1):
         fused = epilogue(kernels, shape, by_row=True, rng=np.random.default_rng(5))
-        y = run_conv(kernels, case.conv(out), version, packed, x, pool, fused)
+        y = run_conv(kernels, case.conv(out), version, packed, x=x, pool=pool, fused=fused)
         assert (fused.stores == 1).all()
         check(y, fused.expected(expected.reshape(shape)), 2 * TOLERANCE[version])
 
@@ -345,6 +347,42 @@ def test_winograd(kernels: Kernels, case: Case, version: str) -> None:
 @pytest.mark.parametrize("version", ["depthwise", "panel"])
 def test_depthwise(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
+
+
+# ---- cost model ---------------------------------------------------------------------------------------------------
+
+
+def layer_of(case: Case) -> conv_cost.ConvLayer:
+    height, width = case.out()
+    return conv_cost.ConvLayer(
+        case.n, case.ic, case.oc, case.groups, case.size, (height, width), case.kernel, case.stride, case.dilation,
+        any(case.pads),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in GENERAL + WINOGRAD + DEPTHWISE if c.n], ids=str)
+def test_cost_model_is_the_same_in_c_and_python(kernels: Kernels, case: Case) -> None:
+    conv, layer = case.conv(case.out()), layer_of(case)
+    if min(case.oc, *case.out()) == 0:
+        return
+    weights = np.ones(1, np.float32)
+    times = {}
+    for version in conv_cost.possible_versions(layer):
+        index = packing.CONV_VERSIONS.index(version)
+        conv.w[index] = pointer(weights)
+        times[version] = kernels.lib.test_cost(ctypes.byref(conv), index)
+        assert times[version] == pytest.approx(conv_cost.conv_cycles(version, layer, kernels.tile), rel=1e-12)
+        w = np.zeros((case.oc, case.ic // case.groups, *case.kernel), np.float32)
+        size = conv_cost.packed_floats(version, layer, kernels.tile)
+        assert size == packing.conv_weights(version, w, case.groups, kernels.tile).size
+    for threads in (1, 2):
+        chosen = packing.CONV_VERSIONS[kernels.lib.sod2_conv_choose(ctypes.byref(conv), threads)]
+        assert times[chosen] == min(times.values())
+
+
+def test_choose_without_weights(kernels: Kernels) -> None:
+    case = GENERAL[0]
+    assert kernels.lib.sod2_conv_choose(ctypes.byref(case.conv(case.out())), 1) == -1
 
 
 # ---- transposed convolution ---------------------------------------------------------------------------------------

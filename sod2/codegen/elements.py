@@ -20,7 +20,7 @@ from sod2.graph import Node
 from sod2.ops import OPS
 from sod2.ops.op import Fact
 from sod2.rdp import Analysis
-from sod2.symbolic import Dim, as_dim
+from sod2.symbolic import Dim, as_dim, eq, minimum
 
 C_TYPES = {
     "float32": "float", "float64": "double", "bool": "uint8_t",
@@ -123,18 +123,24 @@ class Body:
         if self.addend is None:
             return self.local(ctype, "tile[j]")
         tensor, dims, factor = self.addend
-        own = self.analysis[tensor].dims
-        at = tuple(Affine({}) if d == as_dim(1) else index[k] for d, k in zip(own, dims, strict=True))
+        own, space = self.analysis[tensor].dims, self.analysis[self.anchor].dims
+        at = tuple(index[k] * _moves(d, space[k]) for d, k in zip(own, dims, strict=True))
         scale = "" if factor == 1.0 else f"{literal(factor, np.dtype(np.float32))} * "
         return self.local(ctype, f"tile[j] + {scale}{self.value(tensor, at)}")
 
     def constant(self, value: Any, dtype: np.dtype[Any]) -> str:
         return f"({c_type(dtype)}){self.dim(value)}" if isinstance(value, Dim) else literal(value, dtype)
 
-    def store(self, tensor: str, index: Sequence[Affine]) -> None:
-        """Write one element of a tensor of the group to memory."""
-        value = self.value(tensor, index)
+    def store(self, tensor: str, value: str, index: Sequence[Affine]) -> None:
+        """Write one element, held by the local `value`, of a tensor of the group to memory."""
         self.statements.append(f"{self.access(tensor, index, self.analysis[tensor].dims)} = {value};")
+
+
+def _moves(dim: Dim, extent: Dim) -> Dim:
+    """1 where an operand's dim runs along its extent, 0 where it is 1 and broadcast; decided at run time if need be."""
+    if dim == as_dim(1) or eq(dim, extent) is True:
+        return as_dim(int(dim != as_dim(1)))
+    return as_dim(1) if eq(dim, 1) is False else minimum(dim - 1, 1)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,31 @@ from string import Template
 import onnx
 
 from sod2.admissible import affine
+from sod2.codegen import stream
 from sod2.codegen.steps import Emission, c_string
 from sod2.graph import Guard
 from sod2.storage import Copy, Materialize, Step
 from sod2.symbolic import Dim
 
 _MODEL = Template((Path(__file__).parent / "templates" / "model.c.in").read_text())
+
+
+def emit(emission: Emission) -> None:
+    """Write every step of the plan into the emission."""
+    for number, step in enumerate(emission.storage.steps):
+        if isinstance(step, Copy):
+            emission.copy(number, step)
+        elif isinstance(step, Materialize):
+            emission.materialize(number, step)
+        elif step.lead is not None:
+            stream.emit(emission, number, step.lead, step)
+        elif step.anchor is not None:
+            emission.anchor(number, step, step.anchor)
+        else:
+            emission.elements(number, step)
+    for tensor in emission.analysis.graph.outputs:  # a constant one has to be among the weights before they are digested
+        emission.analysis.dims(tensor)
+        emission.address(tensor)
 
 
 def source(emission: Emission, digest: str, peak_first: bool) -> str:

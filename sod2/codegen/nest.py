@@ -2,7 +2,7 @@
 
 An element kernel walks the group's space in rows of its innermost collapsed axis; rows are handed to the threads in
 chunks. An epilogue receives tiles of (batch, row, column), so its accesses must step uniformly within each of the three;
-`fits` tells the fusion pass whether they do.
+fusion.py fuses nothing else.
 """
 
 import re
@@ -39,9 +39,10 @@ def body_of(
     """Emit the loop body that computes and stores `outputs` over the space of the last one."""
     producers = {t: n for n in nodes for t in n.outputs}
     body = Body(analysis, producers, anchor, addend)
-    rank = len(analysis[outputs[-1]].dims)
-    for tensor in outputs:
-        body.store(tensor, tuple(Affine.axis(k) for k in range(rank)))
+    index = tuple(Affine.axis(k) for k in range(len(analysis[outputs[-1]].dims)))
+    values = [body.value(tensor, index) for tensor in outputs]  # all loads before the first store: an output may lie
+    for tensor, value in zip(outputs, values, strict=True):  # on the bytes of an operand
+        body.store(tensor, value, index)
     return body
 
 
@@ -149,19 +150,6 @@ def _uniform(index: Affine, members: range, extents: Sequence[Dim]) -> Dim | Non
     return index.terms.get(kept[-1], constant(0))
 
 
-def fits(body: Body, extents: Sequence[Dim], space: tuple[int, int]) -> str:
-    """Empty when the body can be an epilogue, else the reason why not."""
-    if body.pinned:
-        return "an index in it depends on a run-time comparison"
-    for access in body.accesses:
-        steps = [_uniform(access.index, members, extents) for members in classes(len(extents), space)]
-        if access.index.text or None in steps:
-            return f"{access.pointer} is not walked uniformly over rows and columns"
-        if steps[2] not in (constant(0), _ONE):
-            return f"{access.pointer} is not contiguous along the columns"
-    return ""
-
-
 def epilogue_kernel(
     nodes: Sequence[Node],
     outputs: Sequence[str],
@@ -184,9 +172,10 @@ def epilogue_kernel(
         ]
         base = " + ".join(parts)
         pointer = f"({access.pointer} + {base})" if base else access.pointer
-        moves = steps[2] == _ONE
-        text[f"@{number}@"] = f"{pointer}[{'j' if moves else '0'}]"
-        if not moves:
+        column = steps[2] or constant(0)
+        moves = "0" if column == constant(0) else "j" if column == _ONE else f"j * {body.dim(column)}"
+        text[f"@{number}@"] = f"{pointer}[{moves}]"
+        if moves == "0":
             fixed.add(f"@{number}@")
     before, statements = [], []
     for line in body.statements:

@@ -4,7 +4,7 @@ A step is a function of the run-time state. Sizes appear in it as expressions ov
 addresses of inputs, weights or arena buffers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from sod2.graph import Array, Node
 from sod2.ops import OPS
 from sod2.ops.anchor import Anchor
 from sod2.rdp import Analysis
-from sod2.storage import Copy, Materialize, Place, Step, Storage, byte_size
+from sod2.storage import Copy, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
 _ALL = "const int64_t *sym = s->sym; int overflow = 0, *o = &overflow; sod2_pool *pool = s->pool;"
@@ -69,7 +69,7 @@ class Emission:
             return f"(void *)s->input[{place.number}]"
         if place.kind == "constant":
             value = np.asarray(self.analysis[place.name].known_value)
-            return f"(void *)(s->weights + {self.weights.add(place.name, 'raw', value)})"
+            return f"(void *)(s->weights + {self.weights.add(place.name, 'raw', lambda: value)})"
         return f"(void *)s->buffer[{place.number}]"
 
     def operands(self, kernel: Kernel) -> str:
@@ -83,21 +83,6 @@ class Emission:
         self.functions.append(
             f"static void step_{number}(const sod2_state *s) {{\n  {_ALL}\n  (void)sym, (void)o, (void)pool;\n{text}\n}}\n"
         )
-
-    def emit(self) -> None:
-        """Write every step."""
-        for number, step in enumerate(self.storage.steps):
-            if isinstance(step, Copy):
-                self.copy(number, step)
-            elif isinstance(step, Materialize):
-                self.materialize(number, step)
-            elif step.anchor is not None:
-                self.anchor(number, step, step.anchor)
-            else:
-                self.elements(number, step)
-        for tensor in self.analysis.graph.outputs:  # one that is a constant has to be among the weights before the
-            self.analysis.dims(tensor)  # digest is taken
-            self.address(tensor)
 
     def copy(self, number: int, step: Copy) -> None:
         size = self.size(byte_size(self.analysis, step.target))
@@ -116,7 +101,9 @@ class Emission:
     def elements(self, number: int, group: Group) -> None:
         missing = next((n for n in group.nodes if not OPS(n).has_at), None)
         if missing is not None:
-            raise UnsupportedError(f"operator {missing.op} (node {missing.name!r}) has no kernel and no element expression")
+            raise UnsupportedError(
+                f"operator {missing.op} (node {missing.name!r}) has no kernel and no element expression"
+            )
         kernel = element_kernel(group.nodes, group.outputs, self.analysis)
         *outer, inner = kernel.extents
         rows = as_dim(1)
@@ -140,16 +127,28 @@ class Emission:
         binding = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=True)
         op.call(node, binding, x, y)
         if binding.decisions:
-            body = "\n".join(f"  {line}" for block in (*binding.declarations, *binding.decisions) for line in block.split("\n"))
-            self.sizers.append(
-                f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes,\n"
-                f"                   int *o) {{\n  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o;\n{body}\n}}\n"
-            )
+            self.sizer(number, [*binding.declarations, *binding.decisions])
         self.choices = first_choice + binding.choice_count
 
-    def epilogue(self, group: Group, node: Node) -> Kernel | None:
+    def sizer(self, number: int, blocks: Sequence[str]) -> None:
+        """The function that takes a step's decisions when a shape is bound."""
+        body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
+        self.sizers.append(
+            f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan,\n"
+            "                   int64_t *bytes, int *o) {\n"
+            f"  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o;\n{body}\n}}\n"
+        )
+
+    def reserve(self, name: str, step: int) -> int:
+        """Number of a new scratch buffer that lives during one step."""
+        self.scratch.append((name, step))
+        return len(self.storage.buffers) + len(self.scratch) - 1
+
+    def epilogue(self, group: Group, node: Node, analysis: Analysis | None = None) -> Kernel | None:
+        """The epilogue of an anchor's group, under the step's own analysis where one is given; None without one."""
+        analysis = analysis or self.analysis
         op = OPS(node)
-        x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
+        x, y = analysis.of(node.inputs), analysis.of(node.outputs)
         bias = op.bias(node, x) if isinstance(op, Anchor) else None
         fused = [n for n in group.nodes if n is not node]
         if not fused and bias is None:
@@ -158,7 +157,7 @@ class Emission:
         if space is None:
             raise UnsupportedError(f"{node.op} (node {node.name!r}) takes no epilogue, but one was fused to it")
         addend = (node.inputs[bias.operand], bias.dims, bias.scale) if bias is not None else None
-        return epilogue_kernel(fused, group.outputs, self.analysis, node.outputs[0], space, addend)
+        return epilogue_kernel(fused, group.outputs, analysis, node.outputs[0], space, addend)
 
 
 @dataclass
@@ -198,10 +197,9 @@ class StepCall:
     def c(self, value: Dim | int) -> str:
         return self.emission.size(value)
 
-    def packed(self, operand: int, layout: str, array: Array) -> str:
-        offset = self.emission.weights.add(self.node.inputs[operand], layout, array)
-        base = "weights" if self.binding else "s->weights"
-        return f"(const {c_type(array.dtype)} *)({base} + {offset})"
+    def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
+        offset = self.emission.weights.add(self.node.inputs[operand], layout, pack)
+        return f"(const void *)({'weights' if self.binding else 's->weights'} + {offset})"
 
     def scratch(self, text: str) -> str:
         number = self.scratch_count
@@ -209,10 +207,9 @@ class StepCall:
         storage, emission = self.emission.storage, self.emission
         name = f"scratch {number} of step {self.step}"
         if not self.binding:
-            emission.scratch.append((name, self.step))
+            return f"(void *)s->buffer[{emission.reserve(name, self.step)}]"
         index = len(storage.buffers) + [n for n, _ in emission.scratch].index(name)
-        if self.binding:
-            self.decisions.append(f"bytes[{index}] = {text};")
+        self.decisions.append(f"bytes[{index}] = {text};")
         return f"(void *)s->buffer[{index}]"
 
     def choice(self, text: str) -> str:

@@ -7,9 +7,9 @@ A blob is stored once under (tensor, layout). The file is a header that names th
 import hashlib
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,11 +27,11 @@ class Weights:
     blobs: list[tuple[int, Array]] = field(default_factory=list)
     size: int = 0
 
-    def add(self, tensor: str, layout: str, array: Any) -> int:
-        """Offset of the blob of a tensor in a layout; `array` is stored when it is new."""
+    def add(self, tensor: str, layout: str, pack: Callable[[], Array]) -> int:
+        """Offset of the blob of a tensor in a layout; `pack` is called when it is new."""
         key = tensor, layout
         if key not in self.offsets:
-            blob = np.ascontiguousarray(array)
+            blob = np.ascontiguousarray(pack())
             self.offsets[key] = self.size
             self.blobs.append((self.size, blob))
             self.size = -(-(self.size + blob.nbytes) // ALIGNMENT) * ALIGNMENT

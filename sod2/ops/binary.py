@@ -77,8 +77,12 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def divide_dims(a: Dim, b: Dim) -> Dim | None:
-    """Truncating division: a floor where both are provably non-negative, else exact, else unknown."""
-    return floordiv(a, b) if ge(a, 0) and gt(b, 0) else exact_div(a, b)
+    """ONNX's truncating division. With an unknown sign of `a` it is the difference of two floors, of which one is 0."""
+    if not gt(b, 0):
+        return exact_div(a, b)
+    if ge(a, 0):
+        return floordiv(a, b)
+    return maximum(floordiv(a, b), 0) - maximum(floordiv(-a, b), 0)
 
 
 def _pow_dims(a: Dim, b: Dim) -> Dim | None:

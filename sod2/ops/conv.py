@@ -7,12 +7,13 @@ height 1.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product as offsets
 from typing import Any
 
 import numpy as np
 
-from sod2.codegen.packing import Tile, conv_transpose, conv_weights
+from sod2.packing import Tile, conv_transpose, conv_weights
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -145,13 +146,17 @@ class Conv(Anchor):
     def bias(self, node: Node, x: Facts) -> Bias | None:
         return Bias(2, (1,)) if present(x, 2) is not None else None
 
-    def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+    def declare(self, node: Node, k: Call, x: Facts) -> str:
+        """C declaration of the kernel's argument struct `g`, with the packed weights of every version kept."""
         w, group = constant_weights(node, x), group_of(node)
         found = planar(node, known_axes(node, x))
         tile = Tile(k.target.lanes, k.target.mr, k.target.nr)
-        packed = {v: k.packed(1, f"conv {v}", conv_weights(v, w, group, tile)) for v in k.versions}
+        packed = {v: k.packed(1, f"conv {v}", partial(conv_weights, v, w, group, tile)) for v in k.versions}
         versions = ", ".join(f"[SOD2_CONV_{v.upper()}] = {pointer}" for v, pointer in packed.items())
-        k.setup(conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=f"{{{versions}}}"))
+        return conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=f"{{{versions}}}")
+
+    def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+        k.setup(self.declare(node, k, x))
         version = k.choice("sod2_conv_choose(&g, threads)")
         scratch = k.scratch(f"sod2_conv_scratch(&g, (int){version}, threads)")
         return f"sod2_conv_run(&g, (int){version}, {scratch}, pool);"
@@ -246,7 +251,7 @@ class ConvTranspose(Anchor):
         image, weights = known_dims(x[0]), known_dims(x[1])
         pairs = enumerate(zip(image[2:], weights[2:], strict=True))
         found = planar(node, [transposed_axis(node, i, len(image) - 2, s, d) for i, (s, d) in pairs])
-        packed = k.packed(1, "conv transpose", conv_transpose(w, group, k.target.mr))
+        packed = k.packed(1, "conv transpose", partial(conv_transpose, w, group, k.target.mr))
         k.setup(conv_struct(node, k, x, found=found, channels=as_dim(w.shape[1] * group), weights=f"{{{packed}}}"))
         scratch = k.scratch("sod2_conv_transpose_scratch(&g, threads)")
         return f"sod2_conv_transpose_run(&g, {scratch}, pool);"

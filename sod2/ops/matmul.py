@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sod2.codegen.packing import gemm_b
+from sod2.packing import gemm_b
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -166,7 +166,7 @@ def right_operand(node: Node, k: Call, x: Facts, size: Pair, step: Pair) -> tupl
         layout = f"gemm{' transposed' if transposed else ''}{f' * {alpha}' if alpha != 1 else ''}"
         stacked = matrix.reshape(math.prod(matrix.shape[:-2]), *matrix.shape[-2:])
         scaled = stacked if alpha == 1 else stacked * np.float32(alpha)
-        return "", k.packed(1, layout, gemm_b(scaled, k.target.nr))
+        return "", k.packed(1, layout, lambda: gemm_b(scaled, k.target.nr))
     batches = count(known_dims(x[1])[:-2])
     sizes, steps = ", ".join(map(k.c, size)), ", ".join(map(k.c, step))
     floats = f"{k.c(batches)} * sod2_gemm_packed_floats({sizes})"

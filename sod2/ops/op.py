@@ -141,8 +141,8 @@ class Call(Protocol):
     def pointer(self, operand: int) -> str: ...
     def result(self, output: int = 0) -> str: ...
     def c(self, value: Dim | int) -> str: ...
-    def packed(self, operand: int, layout: str, array: Array) -> str:
-        """C pointer to `array`, stored once in weights.bin under (tensor of the operand, layout)."""
+    def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
+        """C pointer to what `pack` returns, stored once in weights.bin under (tensor of the operand, layout)."""
 
     def scratch(self, text: str) -> str:
         """Reserve scratch: `text` is a C expression of bytes evaluated at bind; returns the C pointer for the run."""
@@ -211,6 +211,12 @@ class Op:
     def has_at(self) -> bool:
         """Whether this operator is an element expression."""
         return type(self).at is not Op.at
+
+    @property
+    def aligned(self) -> bool:
+        """Whether an output element reads its (broadcast) inputs at its own position only. DNNFusion's One-to-One does
+        not tell: a Slice is One-to-One."""
+        return self.has_at and self.mapping is MappingType.ONE_TO_ONE
 
     @property
     def has_call(self) -> bool:

@@ -40,6 +40,7 @@ class ShapeOf(Op):
 
     value_inputs = False
     mapping = MappingType.ONE_TO_ONE
+    aligned = False
 
     def dtype(self, node: Node, x: Facts) -> list[np.dtype[Any]]:
         return [INT64]

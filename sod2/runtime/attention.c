@@ -170,6 +170,7 @@ static void softmax_row(const part *p, float *s, int64_t count, const float *mas
     float *out = p->carry + row * p->at->width;
     p->max[row] = top;
     p->sum[row] = p->sum[row] * factor + sum;
+    if (factor == 1.0f) return; /* exactly 1 where the maximum stayed, as it mostly does */
     for (int64_t c = 0; c < p->at->width; c += SOD2_VL) vf_store(out + c, vf_load(out + c) * factor);
 }
 

@@ -1,6 +1,6 @@
 /* Convolution and transposed convolution, 2-D, float32, NCHW.
 
-   Every version computes the same operator on differently packed weights (sod2/codegen/packing.py); which of them are
+   Every version computes the same operator on differently packed weights (sod2/packing.py); which of them are
    kept is decided at compile time, which of those runs at run time by sod2_conv_choose. */
 #ifndef SOD2_CONV_H
 #define SOD2_CONV_H

@@ -1,8 +1,8 @@
 /* Convolution with pixels in the lanes: rows of a tile are output channels, columns are NR pixels of a line.
 
    A piece of work is a block of pixels and a share of the row blocks. Weights are [group][row block][k][rows of the
-   block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The last
-   panel of an image that is read in place is copied first, because its vectors would read beyond the image. */
+   block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The
+   last panel of an image that is read in place is copied first: its vectors would read beyond the image. */
 #include "strips.h"
 #include "tile.h"
 
@@ -15,24 +15,30 @@ typedef struct panel_plan {
 } panel_plan;
 
 /* Floats of the copy of the last panel and of the table of its offsets. */
-static int64_t tail_floats(const sod2_strips *s) { return s->in_place && s->ow % SOD2_NR ? s->depth * SOD2_NR : 0; }
+static int64_t tail_floats(const sod2_strips *s) {
+  return s->in_place && s->ow % SOD2_NR ? s->depth * SOD2_NR + s->offsets : 0;
+}
+
+static int32_t *tail_offsets(const sod2_window *w) {
+  return (int32_t *)(w->scratch + w->strips->depth * SOD2_NR);
+}
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   (void)threads;
   if (sod2_conv_is_empty(c)) return 0;
   const sod2_strips s = sod2_strips_plan(c);
-  return s.offsets + s.floats + tail_floats(&s) + (tail_floats(&s) ? s.offsets : 0);
+  return s.offsets + s.floats + tail_floats(&s);
 }
 
-/* A row block over the pixels of a block: tile[row][pixel]. What a panel writes behind the end of its line is overwritten
-   by the next line. */
+/* A row block over the pixels of a block: tile[row][pixel]. What a panel writes behind the end of its line is
+   overwritten by the next line. */
 static void multiply(const sod2_window *w, const sod2_block *b, const float *weights, int64_t height, float *tile) {
   const sod2_strips *s = w->strips;
   for (int64_t y = 0; y < b->lines; y++)
     for (int64_t x = 0; x < b->columns; x += SOD2_NR) {
       const float *base = w->base + (b->y + y) * s->width + b->x + x;
       const int32_t *offset = w->offset;
-      if (s->in_place && b->x + x + SOD2_NR > s->ow) base = w->scratch, offset = (int32_t *)(w->scratch + s->depth * SOD2_NR);
+      if (s->in_place && b->x + x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
       sod2_tile_gather_b[height](s->depth, weights, base, offset, tile + y * b->columns + x, TILE_LD, 0);
     }
 }
@@ -56,7 +62,7 @@ static void panel_chunk(void *arg, int64_t chunk, int thread) {
 static void copy_tail(const sod2_window *w) {
   const sod2_strips *s = w->strips;
   const int64_t count = s->ow % SOD2_NR, first = s->ow - count;
-  int32_t *offset = (int32_t *)(w->scratch + s->depth * SOD2_NR);
+  int32_t *offset = tail_offsets(w);
   for (int64_t k = 0; k < s->depth; k++) {
     float *row = w->scratch + k * SOD2_NR;
     for (int64_t i = 0; i < SOD2_NR; i++) row[i] = i < count ? w->base[k * s->channel + first + i] : 0.0f;

@@ -1,8 +1,8 @@
 /* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
 
-   Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one panel
-   of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in L1 while the pixels pass;
-   the finished tile is transposed to rows of pixels for the epilogue. */
+   Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one
+   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in the cache while the
+   pixels pass; the finished tile is transposed to rows of pixels for the epilogue. */
 #include "strips.h"
 #include "tile.h"
 

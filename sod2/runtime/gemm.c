@@ -11,7 +11,7 @@
 
 #include "tile.h"
 
-enum { KC = 512, GROUP = 8, MAX_ROWS = GROUP * SOD2_MR };
+enum { KC = 768, GROUP = 8, MAX_ROWS = GROUP * SOD2_MR };
 
 typedef struct gemm_job {
   const sod2_gemm *g;

@@ -7,6 +7,8 @@
 #include "movement.h"
 #include "nest.h"
 #include "program.h"
+#include "reduce_nd.h"
+#include "stream.h"
 #include "tile.h"
 
 #define SOD2_RUN(index, step)                             \

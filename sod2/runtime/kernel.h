@@ -185,7 +185,7 @@ int sod2_pool_threads(const sod2_pool *pool);     /* 1 for NULL */
 /* Calls body(arg, chunk, thread) once for every chunk in [0, chunks), chunks in increasing order of start, and returns
    when all are done. 0 <= thread < sod2_pool_threads(pool); no two chunks run at once with the same number, so scratch
    may be indexed by it. What body computes must depend on the chunk alone: then bits do not depend on scheduling.
-   A NULL pool, one thread or one chunk run inline. Not re-entrant: no call from inside a body. */
+   A NULL pool, one thread or one chunk run inline. One call at a time: none from inside a body, none from elsewhere. */
 void sod2_parallel(sod2_pool *pool, int64_t chunks, void (*body)(void *arg, int64_t chunk, int thread), void *arg);
 
 /* Arithmetic on subnormal numbers costs x86 cores 100 and more cycles an instruction, and networks do produce them

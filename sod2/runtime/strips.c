@@ -77,7 +77,7 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
 #define EVEN 0, 2, 4, 6
 #endif
 
-/* Vectors below write up to VL - 1 floats too much; strips are written upwards, so that the next row overwrites them. */
+/* Vectors below write up to VL - 1 floats too much; strips are written upwards, so the next row overwrites them. */
 SOD2_INLINE void fill_zero(float *dst, int64_t n) {
   for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
 }
@@ -149,7 +149,8 @@ void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan,
   const int64_t channels = c->ic / c->groups, windows = s->windows_y * s->windows_x;
   for (int64_t i = 0; i < c->n * c->groups * windows; i++) {
     const int64_t wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
-    sod2_window w = {.c = c, .strips = s, .offset = offset, .base = strips, .scratch = strips + s->floats, .plan = plan};
+    sod2_window w = {.c = c, .strips = s, .offset = offset, .base = strips, .plan = plan};
+    w.scratch = strips + s->floats;
     w.image = i / windows / c->groups, w.group = i / windows % c->groups;
     w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
     w.x0 = s->ow * wx / s->windows_x, w.columns = s->ow * (wx + 1) / s->windows_x - w.x0;

@@ -42,20 +42,20 @@ double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s);
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      void (*compute)(const sod2_window *w, sod2_pool *pool));
 
-/* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * sw], or 0 outside of the
-   plane. Up to VL - 1 floats behind the last line are overwritten. */
+/* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * sw], or 0 outside of
+   the plane. Up to VL - 1 floats behind the last line are overwritten. */
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                       int64_t width, float *dst);
 
-/* ---- blocks of pixels of a window: some whole lines, or a piece of one; contiguous in the output --------------------- */
+/* ---- blocks of pixels of a window: some whole lines, or a piece of one; contiguous in the output ---- */
 
 typedef struct sod2_block {
   int64_t y, lines, x, columns; /* in the window */
   int64_t first, count;         /* linear pixels of the output */
 } sod2_block;
 
-/* Number of blocks of at most `most` pixels, and one of them; pieces of a line start at multiples of `unit`, which divides
-   `most`. */
+/* Number of blocks of at most `most` pixels, and one of them; pieces of a line start at multiples of `unit`, which
+   divides `most`. */
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most);
 sod2_block sod2_window_block(const sod2_window *w, int64_t most, int64_t unit, int64_t index);
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SPIN_NANOSECONDS = 80000, SPINS_PER_CLOCK = 32, CACHE_LINE = 64 };
+enum { SPIN_NANOSECONDS = 100000, SPINS_PER_CLOCK = 32, CACHE_LINE = 64 };
 static const int64_t MAX_CLAIMS = INT32_MAX; /* of one ticket; longer jobs are published in pieces */
 
 typedef void (*job_body)(void *arg, int64_t chunk, int thread);

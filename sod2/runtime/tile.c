@@ -50,7 +50,7 @@
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
-/* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps the pointers in registers. */
+/* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps pointers in registers. */
 #define STRIDED_ROW(i) { vf x = vf_splat(a##i[0]); COLUMNS(MULTIPLY, i) }
 #define a0 p0
 #define a1 (p0 + lda)
@@ -66,6 +66,12 @@
 #define a11 (p8 + 3 * lda)
 #define a12 p12
 #define a13 (p12 + lda)
+
+/* One row of a panel, to L2: L1 has no room for a second panel. Of weights that is the panel that follows; of pixels
+   the one after the next of the same line, which no hardware prefetcher finds, since each row is another stream. */
+#define PREFETCH(p)                                                                                                   \
+  __builtin_prefetch(p, 0, 2);                                                                                        \
+  if (SOD2_NR > 16) __builtin_prefetch((p) + 16, 0, 2);
 
 #define NOINLINE static __attribute__((noinline))
 
@@ -86,9 +92,11 @@
                          int accumulate) {                                                                            \
     const float *p0 = a, *p4 = a + 4 * lda, *p8 = a + 8 * lda, *p12 = a + 12 * lda;                                   \
     (void)p4, (void)p8, (void)p12;                                                                                    \
+    const int64_t ahead = k * ldb;                                                                                    \
     ROWS_##R(ZERO_ROW)                                                                                                \
     if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
     LOOP for (; k > 0; k--) {                                                                                         \
+      PREFETCH(b + ahead)                                                                                             \
       COLUMNS(LOAD_B, 0)                                                                                              \
       ROWS_##R(STRIDED_ROW)                                                                                           \
       p0++, p4++, p8++, p12++;                                                                                        \
@@ -98,10 +106,13 @@
   }                                                                                                                   \
   NOINLINE void gather_a_##R(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc, \
                              int accumulate) {                                                                        \
+    const int64_t ahead = k * SOD2_NR;                                                                                \
     ROWS_##R(ZERO_ROW)                                                                                                \
     if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
     LOOP for (; k > 0; k--) {                                                                                         \
       const float *at = a + *offset++;                                                                                \
+      PREFETCH(b + ahead)                                                                                             \
+      __builtin_prefetch(at + 32, 0, 2);                                                                              \
       COLUMNS(LOAD_B, 0)                                                                                              \
       ROWS_##R(GATHERED_ROW)                                                                                          \
       b += SOD2_NR;                                                                                                   \
@@ -114,6 +125,7 @@
     if (accumulate) { ROWS_##R(RELOAD_ROW) }                                                                          \
     LOOP for (; k > 0; k--) {                                                                                         \
       const float *b = b0 + *offset++;                                                                                \
+      PREFETCH(b + 2 * SOD2_NR)                                                                                       \
       COLUMNS(LOAD_B, 0)                                                                                              \
       ROWS_##R(PACKED_ROW)                                                                                            \
       a += R;                                                                                                         \
@@ -126,8 +138,7 @@
     for (; k > 0; k -= SOD2_VL) {                                                                                     \
       LOOP for (int lane = 0; lane < SOD2_VL; lane++) {                                                               \
         COLUMNS(LOAD_B, 0)                                                                                            \
-        __builtin_prefetch(next);                                                                                     \
-        __builtin_prefetch(next + SOD2_NR / 2);                                                                       \
+        PREFETCH(next)                                                                                                \
         next += SOD2_NR;                                                                                              \
         ROWS_##R(CHANNEL_ROW)                                                                                         \
         a++;                                                                                                          \

@@ -1,8 +1,8 @@
 /* Register tiles: the one inner loop under GEMM, convolution and Winograd.
 
-   A tile kernel computes C[rows][SOD2_NR] (+)= A[rows][k] * B[k][SOD2_NR] with all of C in registers. Rows are broadcast
-   scalars, columns are vectors. Which side is the weights is up to the caller: lanes may be pixels (conv_panel.c),
-   output channels (conv_pixel.c, winograd.c) or columns of a matrix (gemm.c).
+   A tile kernel computes C[rows][SOD2_NR] (+)= A[rows][k] * B[k][SOD2_NR] with all of C in registers. Rows are
+   broadcast scalars, columns are vectors. Which side is the weights is up to the caller: lanes may be pixels
+   (conv_panel.c), output channels (conv_pixel.c, winograd.c) or columns of a matrix (gemm.c).
 
    Geometry: rows * columns/VL accumulators + the vectors of B + one broadcast must fit the vector registers: 32 of
    AVX-512 and NEON, 16 of AVX2. The sum over k runs upwards in every kernel and for every row count, one fused
@@ -21,7 +21,8 @@
 #endif
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
-/* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0. */
+/* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0.
+   Where B is weights (sod2_tile_rows, sod2_tile_gather_a), the k rows behind it are prefetched: the next piece. */
 typedef void (*sod2_tile)(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                           int accumulate);
 
@@ -46,8 +47,8 @@ extern const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1];
 SOD2_INLINE int64_t sod2_blocks(int64_t size) { return (size + SOD2_MR - 1) / SOD2_MR; }
 SOD2_INLINE int64_t sod2_block_start(int64_t block, int64_t size, int64_t blocks) { return size * block / blocks; }
 
-/* Cycles that a step of k costs for `size` rows in such blocks: two multiply-adds a cycle, but no less than their latency
-   of 4 a block. */
+/* Cycles that a step of k costs for `size` rows in such blocks: two multiply-adds a cycle, but no less than their
+   latency of 4 a block. */
 SOD2_INLINE double sod2_block_cycles(int64_t size) {
   const double blocks = (double)sod2_blocks(size), cycles = (double)size * SOD2_NV / 2;
   return cycles > 4 * blocks ? cycles : 4 * blocks;

@@ -64,6 +64,17 @@ typedef struct winograd_job {
   int64_t image, first, count; /* the shared block */
 } winograd_job;
 
+/* A piece of a row of tiles, at most RUN columns wide, as which a block of tiles is transformed. */
+typedef struct winograd_run {
+  int64_t ty, tx, count;
+} winograd_run;
+
+/* The run that starts with tile `at` and ends before `end`. */
+SOD2_INLINE winograd_run run_at(int64_t at, int64_t end, int m, int64_t tiles_x) {
+  const int64_t tx = at % tiles_x;
+  return (winograd_run){at / tiles_x, tx, sod2_imin(sod2_imin(end - at, tiles_x - tx), RUN / m)};
+}
+
 /* ---- stage 1 ---------------------------------------------------------------------------------------------------- */
 
 /* dst[column][VL] = `width` columns from `ix` on of one row of `channels` (<= VL) planes; zero outside of the image. */
@@ -85,39 +96,37 @@ static void load_row(const sod2_conv *c, const float *row, int64_t channels, int
   for (int64_t i = hi * SOD2_VL; i < width * SOD2_VL; i++) dst[i] = 0.0f;
 }
 
-/* `count` tiles of one row of tiles from (ty, tx) on, one block of channels; v is the place of the first in plane 0. */
-SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, int64_t ty, int64_t tx, int64_t count,
-                           int64_t block, float *v, int64_t plane_step) {
+/* One block of channels of a run; v is the place of the first tile in plane 0. */
+SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winograd_run run, int64_t block, float *v,
+                           int64_t plane_step) {
   const sod2_conv *c = job->c;
   const int n = m + 2;
-  const int64_t width = count * m + 2, channels = sod2_imin(SOD2_VL, c->ic - block * SOD2_VL);
+  const int64_t width = run.count * m + 2, channels = sod2_imin(SOD2_VL, c->ic - block * SOD2_VL);
   const float *x = c->x + (image * c->ic + block * SOD2_VL) * c->ih * c->iw;
   _Alignas(64) float strip[STRIP];
   for (int r = 0; r < n; r++) {
-    const int64_t iy = ty * m - c->pt + r;
+    const int64_t iy = run.ty * m - c->pt + r;
     float *row = strip + r * width * SOD2_VL;
     if (iy >= 0 && iy < c->ih)
-      load_row(c, x + iy * c->iw, channels, tx * m - c->pl, width, row);
+      load_row(c, x + iy * c->iw, channels, run.tx * m - c->pl, width, row);
     else
       memset(row, 0, (size_t)(width * SOD2_VL) * sizeof *row);
   }
   vf *s = (vf *)strip;
   for (int64_t j = 0; j < width; j++) winograd_input(m, s + j, width, s + j, width);
-  for (int64_t t = 0; t < count; t++)
+  for (int64_t t = 0; t < run.count; t++)
     for (int i = 0; i < n; i++)
       winograd_input(m, s + i * width + t * m, 1, (vf *)(v + i * n * plane_step + t * SOD2_VL), plane_step / SOD2_VL);
 }
 
-/* Calls `action` for the runs of a block of tiles: pieces of rows of tiles, at most RUN columns wide. */
-#define FOR_EACH_RUN(first, count, m, tiles_x)                                                                        \
-  for (int64_t at = 0, ty, tx, run; at < (count) && (ty = ((first) + at) / (tiles_x), tx = ((first) + at) % (tiles_x), \
-       run = sod2_imin(sod2_imin((count)-at, (tiles_x)-tx), RUN / (m)), 1); at += run)
-
 SOD2_INLINE void input_stage(const winograd_job *job, int m, int64_t image, int64_t first, int64_t count, int64_t block,
                              float *v) {
   const int64_t plane_step = job->plan.depth * count + PAD;
-  FOR_EACH_RUN(first, count, m, job->plan.tiles_x)
-    input_run(job, m, image, ty, tx, run, block, v + (block * count + at) * SOD2_VL, plane_step);
+  for (int64_t at = 0; at < count;) {
+    const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x);
+    input_run(job, m, image, run, block, v + (block * count + at) * SOD2_VL, plane_step);
+    at += run.count;
+  }
 }
 
 /* ---- stage 2 ---------------------------------------------------------------------------------------------------- */
@@ -145,16 +154,17 @@ SOD2_INLINE void output_tile(int m, const float *products, int64_t plane_step, v
   for (int i = 0; i < m; i++) winograd_output(m, half + i * n, 1, strip + i * width, 1);
 }
 
-SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, int64_t ty, int64_t tx, int64_t count,
-                            int64_t row, const float *products, int64_t plane_step) {
+/* VL output channels from `row` on of a run. */
+SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, winograd_run run, int64_t row,
+                            const float *products, int64_t plane_step) {
   const sod2_conv *c = job->c;
-  const int64_t width = count * m, x = tx * m, y = ty * m, cols = sod2_imin(width, c->ow - x);
+  const int64_t width = run.count * m, x = run.tx * m, y = run.ty * m, cols = sod2_imin(width, c->ow - x);
   const int64_t lines = sod2_imin(m, c->oh - y), channels = sod2_imin(SOD2_VL, c->oc - row);
   _Alignas(64) float strip[6 * RUN * SOD2_VL + SOD2_VL * SOD2_VL];
   float out[SOD2_VL * LINE];
-  for (int64_t t = 0; t < count; t++)
+  for (int64_t t = 0; t < run.count; t++)
     output_tile(m, products + t * SOD2_VL, plane_step, (vf *)strip + t * m, width);
-  const int whole = count == job->plan.tiles_x; /* then its lines are contiguous in the output */
+  const int whole = run.count == job->plan.tiles_x; /* then its lines are contiguous in the output */
   for (int64_t i = 0; i < lines; i++) {
     float *line = out + (whole ? i * cols : 0);
     for (int64_t j = 0; j < cols; j += SOD2_VL)
@@ -168,9 +178,11 @@ SOD2_INLINE void output_stage(const winograd_job *job, int m, int64_t image, int
                               int64_t panel, const float *products) {
   const int64_t plane_step = SOD2_NR * count + PAD;
   for (int64_t j = 0; j < SOD2_NV && panel * SOD2_NR + j * SOD2_VL < job->c->oc; j++)
-    FOR_EACH_RUN(first, count, m, job->plan.tiles_x)
-      output_run(job, m, image, ty, tx, run, panel * SOD2_NR + j * SOD2_VL, products + (j * count + at) * SOD2_VL,
-                 plane_step);
+    for (int64_t at = 0; at < count;) {
+      const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x);
+      output_run(job, m, image, run, panel * SOD2_NR + j * SOD2_VL, products + (j * count + at) * SOD2_VL, plane_step);
+      at += run.count;
+    }
 }
 
 /* ---- division among threads ------------------------------------------------------------------------------------- */

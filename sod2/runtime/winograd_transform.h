@@ -1,7 +1,7 @@
 /* One-dimensional Winograd transforms F(m, 3), m = 2, 4, 6, on vectors of channels.
 
    n = m + 2 inputs d[0], d[step], .. The matrices are those of Cook-Toom at the points 0, +-p, .., infinity, with the
-   factors 1/N_j put on the weights (sod2/codegen/packing.py holds the same points):
+   factors 1/N_j put on the weights (sod2/packing.py holds the same points):
      m = 2: 1;  m = 4: 5/8, 3/2;  m = 6: 1, 2, 1/2.
    A pair of points +-p shares its even and odd part, which halves the multiplications. The points of m = 4 were
    searched: their rounding error is 3-5 times below that of the usual 1, 2 at the same cost. */

@@ -7,7 +7,7 @@ those of the target that the runtime is compiled for. Padding is zeros, so it ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -91,10 +91,16 @@ def conv_depthwise(w: Array) -> Array:
 
 
 def conv_transpose(w: Array, groups: int, mr: int) -> Array:
-    """Weight [ic, oc / groups, kh, kw] -> [group][output channel][row block of (ky, kx)][ic / groups][rows]."""
+    """Weight [ic, oc / groups, kh, kw] -> [group][channel block][row block of (channel, ky, kx)][ic / groups][rows].
+
+    A block has as many output channels as give at most `mr` rows, at least one.
+    """
     ic, channels, kh, kw = w.shape
     taps = w.reshape(groups, ic // groups, channels, kh * kw).transpose(0, 2, 3, 1)
-    return _joined(_row_blocks(matrix, mr) for group in taps for matrix in group)
+    blocks = ceil(channels / max(1, mr // (kh * kw)))
+    edges = [channels * i // blocks for i in range(blocks + 1)] if blocks else []
+    rows = [group[a:b].reshape((b - a) * kh * kw, ic // groups) for group in taps for a, b in pairwise(edges)]
+    return _joined(_row_blocks(matrix, mr) for matrix in rows)
 
 
 def winograd_weight_transform(m: int) -> NDArray[np.float64]:

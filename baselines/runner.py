@@ -1,0 +1,280 @@
+"""The runner's side of the protocol (engine.py states it), shared by the Python engines.
+
+A runner script implements `Backend` and calls `main`. It runs in its own environment, so this module is copied into the
+bundle beside it and needs nothing but numpy. What is measured, and in which order, is decided here, once:
+
+1. `start`: load the model, and find out what it keeps.
+2. The first inference of a sample: `bind` (if the engine has such a step), `stage` (the copy of inputs, outside the
+   latency), `infer`. Further ones: `stage` where the engine overwrites its inputs, `infer`.
+3. Peak bytes over those of the loaded model and of the staged inputs.
+
+An engine that packs weights or compiles kernels when it meets a shape (`packs_late`) would have these counted as
+intermediates. After its first inference of a sample, when the latency is taken, it is asked to `trim` itself to what is
+not an intermediate, that is the new base, and one more untimed inference gives the peak.
+
+Threads are counted by their processor time (`busy_threads`), since engines start threads that never work. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+WORKING_NS = 2_000_000
+"""Processor time from which a thread counts as working; those that only wait take some microseconds."""
+COUNTING_S = 3.0
+"""How long to wait for the last of the threads that were asked for, which other processes may keep from running."""
+
+Arrays = list[np.ndarray]
+
+
+class Hook:
+    """The preloaded counter of live bytes (sod2/runtime/memhook.c)."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        if not hasattr(library, "sod2_hook_live"):
+            raise RuntimeError("the memory hook is not preloaded: start with LD_PRELOAD=./libmemhook.so")
+        self.live, self.peak, self.reset = library.sod2_hook_live, library.sod2_hook_peak, library.sod2_hook_reset
+        self.live.restype = self.peak.restype = ctypes.c_int64
+        self.reset.restype = None
+
+    def settled(self) -> int:
+        """Live bytes without Python's garbage."""
+        gc.collect()
+        return int(self.live())
+
+
+class Backend(ABC):
+    """One engine with the bundle's model. Arrays are inputs in the model's order; outputs likewise."""
+
+    engine: str
+    version: str
+    threads: int
+    """Threads that work, counted; known after `load`."""
+    packs_late = False
+    """Whether an inference at a new shape leaves packed weights or compiled kernels behind; then `trim` is needed."""
+    restages = False
+    """Whether an inference destroys the inputs, so that they must be staged before each."""
+
+    @abstractmethod
+    def load(self, threads: int) -> None:
+        """Load the model, ready to bind, and count the threads."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """Drop everything that `load` made."""
+
+    def start(self, threads: int, smallest: Arrays, hook: Hook) -> tuple[int, int]:
+        """Load the model; returns the bytes that it keeps, and the nanoseconds that loading took.
+
+        `smallest` are the inputs of the smallest sample, for engines that have to run before they can tell.
+        """
+        self.load(threads)
+        loaded = hook.settled()
+        self.unload()
+        # By what unloading frees: loading also allocates what the library needs once and keeps.
+        weight_bytes = loaded - hook.settled()
+        start = time.perf_counter_ns()
+        self.load(threads)
+        return weight_bytes, time.perf_counter_ns() - start
+
+    def bind(self, sample: int, arrays: Arrays) -> bool:
+        """Prepare for the shapes of a sample; False when the engine has no such step."""
+        return False
+
+    @abstractmethod
+    def stage(self, arrays: Arrays) -> int:
+        """Put the inputs where the engine reads them; returns the bytes of the copies that this made."""
+
+    @abstractmethod
+    def infer(self) -> None:
+        """Run once; afterwards the host can read the outputs in the model's layout."""
+
+    @abstractmethod
+    def outputs(self) -> Arrays:
+        """Outputs of the last inference."""
+
+    def release(self) -> None:
+        """Drop the inputs and outputs of the last sample, where the engine lets the caller hold them."""
+
+    def trim(self) -> None:
+        """Free intermediates that are kept for the next inference; called when `packs_late`."""
+
+    def packed_bytes(self) -> int:
+        """Weights packed since `start`, of engines that can tell; they are no intermediates."""
+        return 0
+
+    def own_bytes(self) -> int | None:
+        """The engine's own report of its peak of intermediates, or None."""
+        return None
+
+
+class Runner:
+    """A backend, the sample that is bound to it, and the bytes that are no intermediates."""
+
+    def __init__(self, backend: Backend, samples: Path, threads: int) -> None:
+        self.backend = backend
+        self.samples = samples
+        self.hook = Hook()
+        smallest = self._arrays(_smallest(samples))
+        self.weight_bytes, self.load_ns = backend.start(threads, smallest, self.hook)
+        del smallest
+        self.loaded = self.hook.settled()
+        self.base = self.loaded
+        self.sample: int | None = None
+        self.staged: Arrays = []
+        self.copied = 0
+
+    def run(self, sample: int, repeats: int, folder: Path | None) -> list[dict[str, Any]]:
+        """Run a sample `repeats` times; one line for each. Outputs of the last go to `folder`."""
+        lines = []
+        for repeat in range(repeats):
+            first = repeat == 0 and sample != self.sample
+            line = self._first(sample) if first else self._again()
+            lines.append({"sample": sample, "repeat": repeat, "first": first, **line})
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            for k, value in enumerate(self.backend.outputs()):
+                np.save(folder / f"{sample}.{k}.npy", value)
+        return lines
+
+    def _first(self, sample: int) -> dict[str, Any]:
+        """The first inference of a sample, its bind included."""
+        backend, hook = self.backend, self.hook
+        self.sample, self.staged = None, []
+        backend.release()
+        before = hook.settled()
+        self.staged = self._arrays(sample)
+        self.base = self.loaded + hook.settled() - before
+        hook.reset()
+        start = time.perf_counter_ns()
+        bind_ns = time.perf_counter_ns() - start if backend.bind(sample, self.staged) else 0
+        line = self._inference(bind_ns)
+        if backend.packs_late:
+            backend.trim()
+            self.base = hook.settled() - self.copied
+            line["peak_bytes"] = self._inference(0)["peak_bytes"]
+        self.sample = sample
+        return line
+
+    def _again(self) -> dict[str, Any]:
+        self.hook.reset()
+        return self._inference(0, stage=self.backend.restages)
+
+    def _inference(self, bind_ns: int, stage: bool = True) -> dict[str, Any]:
+        start = time.perf_counter_ns()
+        if stage:
+            self.copied = self.backend.stage(self.staged)
+        staged = time.perf_counter_ns()
+        self.backend.infer()
+        end = time.perf_counter_ns()
+        return {
+            "latency_ns": end - staged + bind_ns,
+            "copy_ns": staged - start,
+            "bind_ns": bind_ns,
+            "peak_bytes": int(self.hook.peak()) - self.base - self.copied - self.backend.packed_bytes(),
+            "own_bytes": self.backend.own_bytes(),
+        }
+
+    def _arrays(self, sample: int) -> Arrays:
+        files = sorted(self.samples.glob(f"{sample}.*.npy"), key=lambda path: int(path.name.split(".")[1]))
+        if not files:
+            raise FileNotFoundError(f"{self.samples} has no inputs of sample {sample}")
+        return [np.load(file) for file in files]
+
+
+def busy_threads(work: Callable[[], object], wanted: int) -> int:
+    """Threads of this process, the caller included, that work while `work` is called.
+
+    Calls end when `wanted` threads have worked and again as much time has passed, in which a further one would show.
+    """
+    work()  # threads that start on first use are there from now on
+    before = {thread: _processor_time(thread) for thread in _threads()}
+    start = time.perf_counter()
+    count, enough = 0, None
+    while (now := time.perf_counter()) < start + COUNTING_S and (enough is None or now < enough):
+        work()
+        count = sum(_processor_time(thread) - before.get(thread, 0) >= WORKING_NS for thread in _threads())
+        if count >= wanted and enough is None:
+            enough = start + 2 * (time.perf_counter() - start)
+    return count
+
+
+def _threads() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/task")]
+
+
+def _processor_time(thread: int) -> int:
+    """Processor time of a thread of this process in nanoseconds, by Linux's number of its clock."""
+    return time.clock_gettime_ns((~thread << 3) | 6)
+
+
+def _smallest(samples: Path) -> int:
+    """The sample whose inputs are the smallest; the harness begins with it."""
+    sizes: dict[int, int] = {}
+    for file in samples.glob("*.npy"):
+        index = int(file.name.split(".")[0])
+        sizes[index] = sizes.get(index, 0) + file.stat().st_size
+    if not sizes:
+        raise FileNotFoundError(f"{samples} holds no samples, which are files <i>.<k>.npy")
+    return min(sizes, key=lambda index: (sizes[index], index))
+
+
+def serve(make: Callable[[], Backend], samples: Path, threads: int, commands: TextIO, answers: TextIO) -> None:
+    """Load the bundle's model and obey commands until `quit` or the end of input."""
+
+    def answer(line: dict[str, Any]) -> None:
+        answers.write(json.dumps(line) + "\n")
+        answers.flush()
+
+    try:
+        backend = make()
+        runner = Runner(backend, samples, threads)
+        answer(
+            {
+                "ready": True,
+                "engine": backend.engine,
+                "version": backend.version,
+                "threads": backend.threads,
+                "weight_bytes": runner.weight_bytes,
+                "load_ns": runner.load_ns,
+            }
+        )
+        for line in commands:
+            match line.split():
+                case ["run", sample, repeats, *folder] if len(folder) < 2:
+                    lines = runner.run(int(sample), int(repeats), Path(folder[0]) if folder else None)
+                    for result in lines:
+                        answer(result)
+                case ["quit"]:
+                    return
+                case _:
+                    answer({"error": f"unknown command {line.strip()!r}"})
+    except Exception as error:
+        answer({"error": " ".join(str(error).split()) or type(error).__name__})
+        sys.exit(1)
+
+
+@functools.cache
+def take_output() -> TextIO:
+    """The real standard output, for the protocol alone: whatever else prints goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def main(make: Callable[[], Backend], arguments: Sequence[str]) -> None:
+    """Entry of a runner script: `arguments` are the folder of samples and the number of threads."""
+    serve(make, Path(arguments[0]), int(arguments[1]), sys.stdin, take_output())

@@ -1,0 +1,75 @@
+"""Which pairs of convolutions run strip by strip, so that the tensor between them never exists as a whole.
+
+On high-resolution inputs the peak of a network is often its first convolution's result beside the second one's: large
+images of few channels. Both are then computed in strips of rows small enough for the cache. Rows at the seams are
+computed twice, which costs a few per cent of the first, cheap, convolution.
+
+A pair is streamed when the first convolution reads few channels, the tensor between the two is read by nothing else, is
+provably no smaller than the second one's result, and the first one's epilogue reads nothing but constants along the
+channels (its results are then the same in a strip as in the whole).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sod2.fusion import FusionPlan, Group
+from sod2.graph import Graph, Node
+from sod2.rdp import Analysis
+from sod2.storage import byte_size
+from sod2.symbolic import ge
+
+_CHANNELS = 4  # input channels of a first layer, whose rows are copied for each strip
+
+
+def pair(graph: Graph, analysis: Analysis, fused: FusionPlan) -> FusionPlan:
+    """The plan with every streamed pair as one group, at the place of its second."""
+    readers: dict[str, list[Group]] = {}
+    for group in fused.groups:
+        for tensor in group.inputs:
+            readers.setdefault(tensor, []).append(group)
+    leads: dict[str, Group] = {}
+    for lead in fused.groups:
+        follower = _follower(lead, readers, graph, analysis)
+        if follower is not None and lead.name not in leads and follower.name not in leads:
+            leads[follower.name] = lead
+    gone = {lead.name for lead in leads.values()}
+    groups = tuple(_joined(g, leads.get(g.name)) for g in fused.groups if g.name not in gone)
+    return replace(fused, groups=groups)
+
+
+def _joined(group: Group, lead: Group | None) -> Group:
+    if lead is None:
+        return group
+    inputs = dict.fromkeys((*lead.inputs, *(t for t in group.inputs if t not in lead.outputs)))
+    return replace(group, inputs=tuple(inputs), lead=lead)
+
+
+def _follower(lead: Group, readers: dict[str, list[Group]], graph: Graph, analysis: Analysis) -> Group | None:
+    """The group that may read the lead's result in strips."""
+    first = lead.anchor
+    if first is None or not _streams(first, graph) or len(lead.outputs) != 1 or lead.outputs[0] in graph.outputs:
+        return None
+    (between,) = lead.outputs
+    image = analysis[first.inputs[0]].dims
+    found = readers.get(between, ())
+    if len(found) != 1 or len(graph.consumers[between]) != 1 or not image[1].is_constant or int(image[1]) > _CHANNELS:
+        return None
+    (second,) = found
+    if second.anchor is None or not _streams(second.anchor, graph) or second.anchor.inputs[0] != between:
+        return None
+    local = _local(lead.inputs, first, analysis)
+    fits = second.guard == lead.guard and len(image) == 4 and local
+    smaller = ge(byte_size(analysis, between), byte_size(analysis, second.anchor.outputs[0]))
+    return second if fits and smaller is True else None
+
+
+def _streams(node: Node, graph: Graph) -> bool:
+    """A plain convolution with constant weights."""
+    constant = len(node.inputs) > 1 and node.inputs[1] in graph.constants
+    return node.op == "Conv" and not node.domain and constant and node.attrs.get("auto_pad", "NOTSET") == "NOTSET"
+
+
+def _local(inputs: Sequence[str], first: Node, analysis: Analysis) -> bool:
+    """Whether all operands but the image are constants, each constant along the rows of the result."""
+    others = [t for t in inputs if t != first.inputs[0]]
+    return all(analysis[t].known_value is not None and analysis[t].known_value.dtype != object for t in others)  # type: ignore[union-attr]
