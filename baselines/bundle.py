@@ -41,7 +41,12 @@ def place_runner(script: Path, out: Path) -> list[str]:
     for source in (script, RUNNER):
         shutil.copyfile(source, out / source.name)
     add_hook(out)
-    return [*PRELOAD, os.path.relpath(environment.python(script), out), script.name]
+    return [*PRELOAD, relative(environment.python(script), out), script.name]
+
+
+def relative(path: Path, out: Path) -> str:
+    """A path as seen from the folder `out`; symbolic links, as interpreters of environments are, are kept."""
+    return os.path.relpath(path, out)
 
 
 def preload(source: Path, out: Path, command: list[str]) -> list[str]:

@@ -62,7 +62,10 @@ class Backend(ABC):
     engine: str
     version: str
     threads: int
-    """Threads that work, counted; known after `load`."""
+    """Threads that work, counted; known after `start`."""
+    samples: Path
+    """Folder of the samples, and `smallest`, the one that the harness begins with; set before `start`."""
+    smallest: int
     packs_late = False
     """Whether an inference at a new shape leaves packed weights or compiled kernels behind; then `trim` is needed."""
     restages = False
@@ -89,6 +92,9 @@ class Backend(ABC):
         start = time.perf_counter_ns()
         self.load(threads)
         return weight_bytes, time.perf_counter_ns() - start
+
+    def prepare(self, sample: int, arrays: Arrays) -> None:
+        """Whatever a sample needs before it can be measured; untimed."""
 
     def bind(self, sample: int, arrays: Arrays) -> bool:
         """Prepare for the shapes of a sample; False when the engine has no such step."""
@@ -128,7 +134,8 @@ class Runner:
         self.backend = backend
         self.samples = samples
         self.hook = Hook()
-        smallest = self._arrays(_smallest(samples))
+        backend.samples, backend.smallest = samples, _smallest(samples)
+        smallest = self._arrays(backend.smallest)
         self.weight_bytes, self.load_ns = backend.start(threads, smallest, self.hook)
         del smallest
         self.loaded = self.hook.settled()
@@ -158,6 +165,7 @@ class Runner:
         before = hook.settled()
         self.staged = self._arrays(sample)
         self.base = self.loaded + hook.settled() - before
+        backend.prepare(sample, self.staged)
         hook.reset()
         start = time.perf_counter_ns()
         bind_ns = time.perf_counter_ns() - start if backend.bind(sample, self.staged) else 0

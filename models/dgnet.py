@@ -12,8 +12,10 @@ convolutions, so that the number of channels is known only at run time.
 
 Calibration: thresholds of the channel gates open each channel for 63 % of the pictures. The spatial gate's is set by
 the block's greatest logit so that the block runs for 32 % of the pictures: the mean multiply-adds are then the
-published 1.65 G of 4.10 G (the density of the authors' d = 0.4 in terms of blocks). BatchNorm is calibrated on the
-pictures for which a block runs, and folded. Parameter names of the gates have not been compared with a checkpoint.
+published 1.65 G of 4.10 G (the density of the authors' d = 0.4 in terms of blocks). Random gates would all open for
+the same pictures, those of strong features; so each one's weights get a random response to the mean of its input.
+BatchNorm is calibrated on the pictures for which a block runs, and folded. Parameter names of the gates have not been
+compared with a checkpoint.
 
 Source: the DGNet paper and its authors' figures; written from the description of the architecture.
 """
@@ -37,6 +39,7 @@ RATE = 0.32
 CHANNEL_RATE = 0.63
 SIZE = 224
 GRID = 7
+SLOPE = 4.0  # deviation of a random gate's response to the mean of its input
 BOTTLENECK = 4  # a channel gate's hidden layer has 1 / BOTTLENECK of its inputs
 
 
@@ -174,8 +177,16 @@ def _shifted(
     """Weight and bias of a convolution to logits, less a threshold each."""
     p.reserve(f"{name}.weight", shape)
     p.reserve(f"{name}.bias", shape[:1])
+
+    def weight() -> np.ndarray:
+        values = p.draw(f"{name}.weight", normal(shape, 1 / math.sqrt(math.prod(shape[1:]))))
+        if p.loaded:
+            return values
+        slope = p.draw(f"{name}.slope", normal((shape[0], 1, 1, 1), SLOPE))
+        return values - values.mean(axis=1, keepdims=True) + slope / math.prod(shape[1:])
+
     folding = Folding(
-        weight=lambda: p.draw(f"{name}.weight", normal(shape, 1 / math.sqrt(math.prod(shape[1:])))),
+        weight=weight,
         bias=lambda: p.draw(f"{name}.bias", normal(shape[:1], 0.1)),
         measure=lambda batch: {f"{name}.threshold": thresholds(batch)},
         affine=lambda: (np.ones(1, np.float32), -p.calibrated(f"{name}.threshold", 0.0)),

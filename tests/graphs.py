@@ -1,6 +1,6 @@
 """Tiny ONNX models in ONNX's text form, for several test modules, and the oracle that runs them.
 
-    model("float[N, 4] x", "float[N, 4] y", "y = Relu(x)")
+model("float[N, 4] x", "float[N, 4] y", "y = Relu(x)")
 """
 
 from collections.abc import Mapping

@@ -45,7 +45,7 @@ def environments(rng: random.Random, count: int) -> Iterator[dict[str, int]]:
 
 
 def shape(dims: tuple[str, ...], env: dict[str, int]) -> tuple[int, ...]:
-    return tuple(eval(d, {"max": max}, env) for d in dims)  # noqa: S307 - our own expressions
+    return tuple(eval(d, {"max": max}, env) for d in dims)
 
 
 def arrays(env: dict[str, int], seed: int) -> dict[str, np.ndarray]:
@@ -81,7 +81,16 @@ class Builder:
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))] if found else None
 
     def step(self) -> None:
-        moves = [self.unary, self.unary, self.binary, self.binary, self.binary, self.where, self.transpose, self.reshape]
+        moves = [
+            self.unary,
+            self.unary,
+            self.binary,
+            self.binary,
+            self.binary,
+            self.where,
+            self.transpose,
+            self.reshape,
+        ]
         moves += [self.slice, self.concat, self.pad, self.gather, self.reduce, self.matmul, self.softmax, self.norm]
         moves += [self.conv, self.expand, self.split, self.unsqueeze, self.cast, self.bounded, self.tile]
         self.rng.choice([*moves, self.branch, self.branch] if self.depth < 2 else moves)()
@@ -203,7 +212,9 @@ class Builder:
     def tile(self) -> None:
         t = self.any(lambda t: 0 < len(t.dims) < 4)
         times = [self.rng.randrange(1, 3) for _ in t.dims]
-        self.node("Tile", f"{t.name}, {self.constant(times)}", tuple(f"({d})*{k}" for d, k in zip(t.dims, times, strict=True)))
+        self.node(
+            "Tile", f"{t.name}, {self.constant(times)}", tuple(f"({d})*{k}" for d, k in zip(t.dims, times, strict=True))
+        )
 
     def split(self) -> None:
         t = self.any(lambda t: "4" in t.dims)

@@ -63,8 +63,7 @@ class Probe:
     binding: bool = False
     versions: tuple[str, ...] = ("panel",)
     weights: list[np.ndarray] = field(default_factory=list)
-    declarations: list[str] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
     scratches: int = 0
     choices: int = 0
 
@@ -85,19 +84,23 @@ class Probe:
 
     def scratch(self, text: str) -> str:
         self.scratches += 1
-        self.decisions.append(f"bytes[{self.scratches - 1}] = {text};")
+        self.decide(f"bytes[{self.scratches - 1}] = {text};")
         return f"scratch[{self.scratches - 1}]"
 
     def choice(self, text: str) -> str:
         self.choices += 1
-        self.decisions.append(f"plan[{self.choices - 1}] = {text};")
+        self.decide(f"plan[{self.choices - 1}] = {text};")
         return f"plan[{self.choices - 1}]"
 
     def epilogue(self) -> tuple[str, str]:
         return ("add", "addition") if self.fused else ("NULL", "NULL")
 
     def setup(self, text: str) -> None:
-        self.declarations.append(text)
+        self.lines.append(text)
+
+    def decide(self, text: str) -> None:
+        if self.binding:
+            self.lines.append(text)
 
 
 @dataclass
@@ -141,12 +144,12 @@ class Case:
         bound, _ = self.probe(binding=True)
         running, statements = self.probe(binding=False)
         head = "int overflow = 0, *o = &overflow; (void)o, (void)sym, (void)w, (void)plan;"
-        bind = [head, "(void)threads, (void)bytes;", "const void *addition = NULL; (void)addition;"]
-        bind += [*bound.declarations, *bound.decisions]
+        bind = [head, "(void)threads, (void)bytes;", "const void *addition = NULL; (void)addition;", "const int64_t allowance = 0; (void)allowance;"]
+        bind += bound.lines
         run = [
             head,
             "(void)in, (void)out, (void)scratch, (void)pool, (void)addition;",
-            *running.declarations,
+            *running.lines,
             statements,
         ]
         arguments = "const int64_t *sym, const float *const *w, int64_t *plan, "

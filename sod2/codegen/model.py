@@ -46,7 +46,7 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         kernels="\n".join(text.replace("@name@", name) for text, name in emission.kernels.items()),
         steps="\n".join(emission.functions),
         run=_run(storage.steps, emission),
-        sizers="\n".join(emission.sizers),
+        sizers="\n".join(emission.sizers.values()),
         sizes=_sizes(emission),
         dims="".join(f"{d}, " for d in dims),
         dim_count=len(dims),
@@ -54,7 +54,8 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         guard_count=len(guards),
         sides="".join(f"  if (index == {k}) {{ {sides} }}\n" for k, (_, sides) in enumerate(guards)),
         results=_results(emission),
-        tables=_tables(emission, ranges),
+        ranges=", ".join(f"{{{first}, {last}}}" for first, last in ranges) or "{0}",
+        tables=_tables(emission),
         weight_bytes=emission.weights.size,
         weight_digest=digest,
         inputs=len(graph.inputs),
@@ -97,9 +98,13 @@ def _run(steps: Sequence[Step], emission: Emission) -> str:
 
 
 def _sizes(emission: Emission) -> str:
+    buffers, steps = len(emission.storage.buffers), len(emission.storage.steps)
     lines = [f"bytes[{k}] = {emission.size(b.size)};" for k, b in enumerate(emission.storage.buffers)]
-    numbers = [text.split("(")[0].removeprefix("static void ") for text in emission.sizers]
-    lines += [f"{name}(sym, weights, threads, plan, bytes, o);" for name in numbers]
+    if emission.sizers:
+        lines.append(f"int64_t allowance[{steps + 1}];")
+        lines.append(f"sod2_allowances({buffers}, {steps}, ranges, bytes, allowance);")
+    arguments = "sym, weights, threads, plan, bytes, o"
+    lines += [f"bind_{number}({arguments}, allowance[{number}]);" for number in emission.sizers]
     return "".join(f"  {line}\n" for line in lines)
 
 
@@ -138,7 +143,7 @@ def _results(emission: Emission) -> str:
     return "".join(lines)
 
 
-def _tables(emission: Emission, ranges: Sequence[tuple[int, int]]) -> str:
+def _tables(emission: Emission) -> str:
     analysis = emission.analysis
     graph = analysis.graph
     lines = []
@@ -154,8 +159,6 @@ def _tables(emission: Emission, ranges: Sequence[tuple[int, int]]) -> str:
         lines.append(f"static const sod2_io {kind}[] = {{{', '.join(rows) or '{0}'}}};")
     names = ", ".join(c_string(step_name(s)) for s in emission.storage.steps) or "NULL"
     lines.append(f"static const char *const step_names[] = {{{names}}};")
-    pairs = ", ".join(f"{{{first}, {last}}}" for first, last in ranges) or "{0}"
-    lines.append(f"static const sod2_range ranges[] = {{{pairs}}};")
     return "\n".join(lines)
 
 

@@ -8,11 +8,13 @@ fusion.py fuses nothing else.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from string import Template
 
 from sod2.codegen.elements import Addend, Body, c_type, render
 from sod2.codegen.index import Affine, Axis, collapse
+from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, constant, eq
@@ -138,15 +140,15 @@ def classes(rank: int, space: tuple[int, int]) -> tuple[range, range, range]:
     return range(row), range(row, col), range(col, rank)
 
 
-def _uniform(index: Affine, members: range, extents: Sequence[Dim]) -> Dim | None:
-    """The step of an access over several dims walked as one, None when it isn't the same everywhere."""
+def _uniform(index: Affine, members: range, extents: Sequence[Dim]) -> Dim:
+    """The step of an access over several dims walked as one; fusion.py fuses no other."""
     kept = [k for k in members if extents[k] != _ONE]
     if not kept:
         return constant(0)
-    for outer, inner in zip(kept, kept[1:], strict=False):
+    for outer, inner in pairwise(kept):
         expected = index.terms.get(inner, constant(0)) * extents[inner]
         if eq(index.terms.get(outer, constant(0)), expected) is not True:
-            return None
+            raise UnsupportedError(f"an epilogue does not walk uniformly over dims {extents[outer]} and {extents[inner]}")
     return index.terms.get(kept[-1], constant(0))
 
 
@@ -168,11 +170,11 @@ def epilogue_kernel(
         parts = [
             f"{name} * {body.dim(s)}" if s != _ONE else name
             for name, s in zip(("batch", "row", "col"), steps, strict=True)
-            if s is not None and s != constant(0)
+            if s != constant(0)
         ]
         base = " + ".join(parts)
         pointer = f"({access.pointer} + {base})" if base else access.pointer
-        column = steps[2] or constant(0)
+        column = steps[2]
         moves = "0" if column == constant(0) else "j" if column == _ONE else f"j * {body.dim(column)}"
         text[f"@{number}@"] = f"{pointer}[{moves}]"
         if moves == "0":

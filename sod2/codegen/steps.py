@@ -42,7 +42,7 @@ class Emission:
     weights: Weights = field(default_factory=Weights)
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
-    sizers: list[str] = field(default_factory=list)
+    sizers: dict[int, str] = field(default_factory=dict)  # step -> the function that decides when a shape is bound
     choices: int = 0
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
 
@@ -122,21 +122,22 @@ class Emission:
             lines += [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"]
         running = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=False)
         statements = op.call(node, running, x, y)
-        self.function(number, [*lines, *running.declarations, statements])
+        self.function(number, [*lines, *running.lines, statements])
         first_choice = self.choices
         binding = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=True)
         op.call(node, binding, x, y)
-        if binding.decisions:
-            self.sizer(number, [*binding.declarations, *binding.decisions])
+        if binding.decides:
+            self.sizer(number, binding.lines)
         self.choices = first_choice + binding.choice_count
 
     def sizer(self, number: int, blocks: Sequence[str]) -> None:
         """The function that takes a step's decisions when a shape is bound."""
         body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
-        self.sizers.append(
+        self.sizers[number] = (
             f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan,\n"
-            "                   int64_t *bytes, int *o) {\n"
-            f"  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o;\n{body}\n}}\n"
+            "                   int64_t *bytes, int *o, int64_t allowance) {\n"
+            "  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o, (void)allowance;\n"
+            f"{body}\n}}\n"
         )
 
     def reserve(self, name: str, step: int) -> int:
@@ -169,8 +170,7 @@ class StepCall:
     node: Node
     epilogue_name: str
     binding: bool
-    declarations: list[str] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
     choice_count: int = 0
     scratch_count: int = 0
 
@@ -182,6 +182,11 @@ class StepCall:
     def versions(self) -> tuple[str, ...]:
         """The versions of the node's kernel that are kept; the general one where no choice was planned."""
         return self.emission.versions.get(self.node.name, ("panel",))
+
+    @property
+    def decides(self) -> bool:
+        """Whether anything is left to decide when a shape is bound."""
+        return bool(self.choice_count or self.scratch_count)
 
     def _typed(self, tensor: str, const: str) -> str:
         if self.binding or tensor not in self.emission.storage.places:
@@ -209,7 +214,7 @@ class StepCall:
         if not self.binding:
             return f"(void *)s->buffer[{emission.reserve(name, self.step)}]"
         index = len(storage.buffers) + [n for n, _ in emission.scratch].index(name)
-        self.decisions.append(f"bytes[{index}] = {text};")
+        self.lines.append(f"bytes[{index}] = {text};")
         return f"(void *)s->buffer[{index}]"
 
     def choice(self, text: str) -> str:
@@ -217,7 +222,7 @@ class StepCall:
         self.choice_count += 1
         if not self.binding:
             return f"s->plan[{number}]"
-        self.decisions.append(f"plan[{number}] = {text};")
+        self.lines.append(f"plan[{number}] = {text};")
         return f"plan[{number}]"
 
     def epilogue(self) -> tuple[str, str]:
@@ -226,4 +231,4 @@ class StepCall:
         return (self.epilogue_name, "NULL" if self.binding else "&epilogue_operands")
 
     def setup(self, text: str) -> None:
-        self.declarations.append(text)
+        self.lines.append(text)

@@ -18,6 +18,7 @@ from sod2.ops.conv import Conv
 from sod2.symbolic import Dim, symbol, to_c
 
 _ROWS = "rows of a strip"
+_NAMES = ("first", "second")
 _STREAM = Template((Path(__file__).parent / "templates" / "stream.c.in").read_text())
 
 
@@ -27,44 +28,39 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     assert first is not None and second is not None
     after, inside = emission.epilogue(group, second), _strip_epilogue(emission, lead, first)
     names = [emission.kernel(k) if k is not None else "" for k in (inside, after)]
-    running = [StepCall(emission, number, n, e, binding=False) for n, e in zip((first, second), names, strict=True)]
-    binding = [StepCall(emission, number, n, e, binding=True) for n, e in zip((first, second), names, strict=True)]
-    choices = [f"s->plan[{emission.choices + k}]" for k in range(2)]
+    calls = list(zip((first, second), names, strict=True))
+    running = [_setup(emission, StepCall(emission, number, n, e, binding=False)) for n, e in calls]
     scratch = emission.reserve(f"streamed step {number}", number)
-    setups = [_setup(emission, call) for call in running]
     operands = [emission.operands(after), "const sod2_operands epilogue_operands = {p, n};"] if after else []
-    emission.function(
-        number,
-        _STREAM.substitute(
-            second_operands="\n".join(operands),
-            first=setups[0],
-            second=setups[1],
-            scratch=f"s->buffer[{scratch}]",
-            strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
-            version1=choices[0],
-            version2=choices[1],
-        ).splitlines(),
+    # Both structs take their scratch limit from the first choice of the step; the versions are the next two.
+    v1, v2 = (f"plan[{emission.choices + k}]" for k in (1, 2))
+    loop = _STREAM.substitute(
+        second_operands="\n".join(operands),
+        first=running[0],
+        second=running[1],
+        scratch=f"s->buffer[{scratch}]",
+        strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
+        version1=f"s->{v1}",
+        version2=f"s->{v2}",
     )
-    plan = f"plan[{emission.choices}]", f"plan[{emission.choices + 1}]"
+    emission.function(number, loop.splitlines())
+    bound = [_setup(emission, StepCall(emission, number, n, e, binding=True)) for n, e in calls]
     decisions = [
-        f"{plan[0]} = sod2_stream_choose_first(&first, &second, threads);",
-        f"{plan[1]} = sod2_stream_choose_second(&first, &second, threads);",
-        f"bytes[{scratch}] = sod2_stream_scratch(&first, &second, (int){plan[0]}, (int){plan[1]}, threads);",
+        f"{v1} = sod2_stream_choose_first(&first, &second, threads);",
+        f"{v2} = sod2_stream_choose_second(&first, &second, threads);",
+        f"bytes[{scratch}] = sod2_stream_scratch(&first, &second, (int){v1}, (int){v2}, threads);",
     ]
-    structs = [_struct(name, _setup(emission, call)) for name, call in zip(("first", "second"), binding, strict=True)]
+    structs = ["sod2_conv first, second;", *(f"{{\n{b}\n{k} = g;\n}}" for k, b in zip(_NAMES, bound, strict=True))]
     emission.sizer(number, [*structs, *decisions])
-    emission.choices += 2
+    emission.choices += 3
 
 
 def _setup(emission: Emission, call: StepCall) -> str:
-    """The declaration of the argument struct g of a convolution."""
+    """What the call decides first, and the declaration of the argument struct g of its convolution."""
     op = OPS(call.node)
     assert isinstance(op, Conv)  # streaming.py pairs nothing else
-    return op.declare(call.node, call, emission.analysis.of(call.node.inputs))
-
-
-def _struct(name: str, setup: str) -> str:
-    return f"sod2_conv {name};\n{{\n{setup}\n{name} = g;\n}}"
+    declaration = op.declare(call.node, call, emission.analysis.of(call.node.inputs))
+    return "\n".join([*call.lines, declaration])
 
 
 def _strip_epilogue(emission: Emission, lead: Group, node: Node) -> Kernel | None:

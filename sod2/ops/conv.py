@@ -153,7 +153,8 @@ class Conv(Anchor):
         tile = Tile(k.target.lanes, k.target.mr, k.target.nr)
         packed = {v: k.packed(1, f"conv {v}", partial(conv_weights, v, w, group, tile)) for v in k.versions}
         versions = ", ".join(f"[SOD2_CONV_{v.upper()}] = {pointer}" for v, pointer in packed.items())
-        return conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=f"{{{versions}}}")
+        weights = f"{{{versions}}},\n    .scratch_limit = {k.choice('sod2_imax(allowance, 1)')}"
+        return conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=weights)
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         k.setup(self.declare(node, k, x))

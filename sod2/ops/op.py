@@ -148,7 +148,10 @@ class Call(Protocol):
         """Reserve scratch: `text` is a C expression of bytes evaluated at bind; returns the C pointer for the run."""
 
     def choice(self, text: str) -> str:
-        """A decision taken when a shape is bound: `text` is a C expression of int64_t; returns its value for the run."""
+        """A decision taken when a shape is bound: `text` is a C expression of int64_t; returns its value for the run.
+
+        In scope there: the struct declared so far, `threads`, and `allowance`, the bytes of scratch that cost no peak.
+        """
 
     def epilogue(self) -> tuple[str, str]:
         """C expressions of the epilogue function and its arguments (NULL, NULL when nothing is fused)."""

@@ -40,7 +40,10 @@ class ShapeOf(Op):
 
     value_inputs = False
     mapping = MappingType.ONE_TO_ONE
-    aligned = False
+
+    @property
+    def aligned(self) -> bool:
+        return False
 
     def dtype(self, node: Node, x: Facts) -> list[np.dtype[Any]]:
         return [INT64]

@@ -71,7 +71,10 @@ class Slice(Op):
 
     shape_inputs = (1, 2, 3, 4)
     mapping = MappingType.ONE_TO_ONE
-    aligned = False
+
+    @property
+    def aligned(self) -> bool:
+        return False
 
     def _numbers(self, node: Node, x: Facts, position: int, name: str) -> list[Element] | None:
         """Starts, ends or steps from the attribute of old opsets or from the input."""

@@ -199,6 +199,12 @@ int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *rang
   return arena;
 }
 
+void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {
+  const int32_t step_of_peak = fill_usage(count, steps, range, bytes, allowance);
+  const int64_t peak = allowance[step_of_peak];
+  for (int32_t step = 0; step < steps; step++) allowance[step] = peak - allowance[step];
+}
+
 int64_t sod2_live_peak(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes) {
   int64_t *usage = malloc(sizeof *usage * ((size_t)steps + 1));
   if (usage == NULL) return -1;

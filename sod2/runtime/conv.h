@@ -25,6 +25,7 @@ typedef struct sod2_conv {
   float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL */
   sod2_epilogue epilogue;               /* batch = image, row = output channel, col = oh * OW + ow */
   const void *epilogue_args;
+  int64_t scratch_limit;                /* bytes that scratch should not exceed where it can do with less; 0: as fast as can be */
 } sod2_conv;
 
 /* The version expected to be the fastest among those with weights. It depends on sizes alone, never on `threads`, so

@@ -81,6 +81,9 @@ int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym
    arena.c; twin of sod2/memory.py. */
 int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
 int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
+/* Bytes that each step leaves free below the peak of the buffers given (those without scratch): scratch of that size
+   costs nothing. `allowance` has room for steps + 1. */
+void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance);
 int64_t sod2_live_peak(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes);
 
 #define SOD2_STEP_BEGIN(state) int64_t sod2_started = (state)->step_ns ? sod2_now_ns() : 0

@@ -12,9 +12,13 @@ static void input_rows(const sod2_conv *c, int64_t row, int64_t rows, int64_t *b
   *end = sod2_imax(*begin, *end);
 }
 
+/* Of the scratch that the step may take, a third is the strip, a third the kernels', the rest slack. */
+static int64_t share(const sod2_conv *second) { return sod2_imax(1, second->scratch_limit / 3); }
+
 static int64_t rows_per_strip(const sod2_conv *first, const sod2_conv *second) {
   int64_t row = sod2_imax(1, first->oc * first->ow) * (int64_t)sizeof(float);
-  int64_t rows = (STRIP_BYTES / row - window(second->kh, second->dh)) / second->sh + 1;
+  int64_t bytes = second->scratch_limit > 0 ? sod2_imin(STRIP_BYTES, share(second)) : STRIP_BYTES;
+  int64_t rows = (bytes / row - window(second->kh, second->dh)) / second->sh + 1;
   return sod2_imin(second->oh, sod2_imax(2, rows));
 }
 
@@ -48,8 +52,10 @@ static void largest(const sod2_conv *first, const sod2_conv *second, sod2_conv *
   int64_t rows = rows_per_strip(first, second);
   int64_t middle = sod2_imin(first->oh, (rows - 1) * second->sh + window(second->kh, second->dh));
   *p1 = part(first, 0, middle);
+  p1->scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
   p1->ih = sod2_imin(first->ih, sod2_imax(0, (middle - 1) * first->sh + window(first->kh, first->dh)));
   *p2 = part(second, 0, rows);
+  p2->scratch_limit = p1->scratch_limit;
   p2->ih = middle;
 }
 
@@ -94,6 +100,7 @@ void sod2_stream_produce(const sod2_conv *first, const sod2_conv *second, int ve
   if (rows <= 0) return;
   input_rows(first, strip.begin, rows, &begin, &end);
   sod2_conv p = part(first, strip.begin, rows);
+  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
   float *copied = scratch;
   for (int64_t c = 0; c < first->ic; c++)
     memcpy(copied + c * (end - begin) * first->iw, first->x + ((image * first->ic + c) * first->ih + begin) * first->iw,
@@ -126,6 +133,7 @@ void sod2_stream_consume(const sod2_conv *first, const sod2_conv *second, int ve
   shifted z = {second->epilogue, second->epilogue_args, image, strip.row * second->ow};
   if (second->epilogue == NULL) z.epilogue = store_plain, z.args = second;
   sod2_conv p = part(second, strip.row, strip.rows);
+  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
   p.x = sod2_stream_result(first, second, scratch);
   p.epilogue = store_shifted;
   p.epilogue_args = &z;

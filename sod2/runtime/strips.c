@@ -3,7 +3,7 @@
 
 #include "tile.h"
 
-enum { STRIP_FLOATS = (512 << 10) / 4, MIN_COLUMNS = 256 };
+enum { STRIP_FLOATS = (512 << 10) / 4, MIN_STRIP_FLOATS = (64 << 10) / 4, MIN_COLUMNS = 256 };
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
 /* Is phase `f` of an axis read by a tap? */
@@ -37,7 +37,9 @@ sod2_strips sod2_strips_plan(const sod2_conv *c) {
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
   const int64_t more_lines = (c->kh - 1) * c->dh / c->sh, more_columns = (c->kw - 1) * c->dw / c->sw;
-  const int64_t area = STRIP_FLOATS / sod2_imax(1, channels * s.row_phases * s.column_phases); /* of a phase */
+  int64_t floats = STRIP_FLOATS;
+  if (c->scratch_limit > 0) floats = sod2_imin(floats, sod2_imax(MIN_STRIP_FLOATS, c->scratch_limit / 4));
+  const int64_t area = floats / sod2_imax(1, channels * s.row_phases * s.column_phases); /* of a phase */
   int64_t columns = c->ow;
   if ((1 + more_lines) * (columns + more_columns) > area) /* one line is too long: cut it */
     columns = sod2_imin(columns, sod2_imax(MIN_COLUMNS, area / (1 + more_lines) - more_columns));

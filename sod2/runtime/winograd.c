@@ -48,6 +48,10 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
   p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < wanted * SOD2_MR;
   if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, SHARED_V_BYTES / tile_bytes));
+  if (c->scratch_limit > 0) {
+    const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
+    fit = sod2_imax(SOD2_MR, sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products))));
+  }
   p.blocks = (p.tiles + fit - 1) / fit;
   if (!p.shared) p.blocks = sod2_imax(p.blocks, wanted);
   p.block_tiles = (p.tiles + p.blocks - 1) / p.blocks;
