@@ -56,11 +56,15 @@ _CAPTION = (
 
 
 def _size(path: Path) -> list[Cell]:
-    """Millions of parameters and number of operator nodes, bodies of control flow included, constants not."""
+    layers, parameters = layers_and_parameters(path)
+    return [Cell(f"{parameters / 1e6:.1f}", parameters / 1e6), Cell(str(layers))]
+
+
+def layers_and_parameters(path: Path) -> tuple[int, int]:
+    """Number of operator nodes, bodies of control flow included and constants not, and of initializer elements."""
     graph = onnx.load(path, load_external_data=False).graph
-    parameters = sum(math.prod(w.dims) for part in _graphs(graph) for w in part.initializer) / 1e6
     layers = sum(node.op_type != "Constant" for part in _graphs(graph) for node in part.node)
-    return [Cell(f"{parameters:.1f}", parameters), Cell(str(layers))]
+    return layers, sum(math.prod(w.dims) for part in _graphs(graph) for w in part.initializer)
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:

@@ -6,7 +6,8 @@ a spatial gate (average over a 7x7 grid, 3x3 convolution to one logit per tile) 
 or a channel; all that is closed is multiplied by zero. The published code computes everything and masks it.
 
 Variants: `full` adds control flow by blocks, an encoding of ours: a block with no open tile gives ReLU(S(x)) without
-being computed, exactly what the masked block gives, because its last masking is spatial. `masks` is the published form
+being computed, exactly what the masked block gives, because its last masking is spatial; the channel gates, of no other
+use, are in the branch with the block. `masks` is the published form
 without an `If`. `compact` gathers, inside the `If`, the open channels (NonZero) from the weights of the block's
 convolutions, so that the number of channels is known only at run time.
 

@@ -1,5 +1,6 @@
 """Control flow: execution of everything against `If`, gates and paths, multiply-adds of single operators."""
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -18,6 +19,12 @@ from models.probe import Probe
 GATED = ["blockdrop", "convnet_aig", "dgnet", "ranet", "skipnet"]
 
 
+@functools.cache
+def tiny(name: str, variant: str = "tiny") -> ModelProto:
+    """A small variant, built once; tests that change it copy it."""
+    return build(name, variant)
+
+
 def run(model: ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
@@ -25,7 +32,7 @@ def run(model: ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def draw(name: str, size: tuple[int, int], index: int = 0) -> dict[str, np.ndarray]:
     """Inputs of a tiny model; DGNet's size is fixed."""
-    (value,) = build(name, "tiny").graph.input
+    (value,) = tiny(name).graph.input
     shapes = {value.name: concrete_shape(value, dict(zip("HW", size, strict=True)))}
     return contents(MODELS[name], "tiny", shapes, generator("test", index))
 
@@ -33,7 +40,7 @@ def draw(name: str, size: tuple[int, int], index: int = 0) -> dict[str, np.ndarr
 @pytest.mark.parametrize("size", [(33, 47), (64, 64), (225, 301)])
 @pytest.mark.parametrize("name", GATED)
 def test_execute_all_equals_if(name: str, size: tuple[int, int]) -> None:
-    model = build(name, "tiny")
+    model = tiny(name)
     flat = execute_all(model)
     onnx.checker.check_model(flat)
     assert not any(node.op_type == "If" for node in flat.graph.node)
@@ -57,30 +64,29 @@ def test_execute_all_equals_if_at_full_size(name: str) -> None:
 @pytest.mark.parametrize("index", range(6))
 def test_dgnet_masks_and_compaction_give_what_skipped_blocks_give(index: int) -> None:
     inputs = draw("dgnet", (0, 0), index)
-    expected = run(build("dgnet", "tiny"), inputs)[0]
+    expected = run(tiny("dgnet"), inputs)[0]
     for variant in ("tiny-masks", "tiny-compact"):
-        got = run(build("dgnet", variant), inputs)[0]
+        got = run(tiny("dgnet", variant), inputs)[0]
         np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_dgnet_masks_are_found_with_the_branches_that_lead_to_them() -> None:
-    found = masks(build("dgnet", "tiny"))
-    outside = [mask for mask in found if not mask.inside]
-    assert (len(found), len(outside)) == (4 * 3, 4 * 2)
-    inner = next(mask for mask in found if mask.inside)
+    found = masks(tiny("dgnet"))
+    assert len(found) == 4 * 3  # tiles and twice channels, all of use in the branch only that computes the block
+    inner = found[0]
     ((gate, taken),) = inner.inside
     assert taken
     assert reached(inner.inside, {gate: True})
     assert not reached(inner.inside, {gate: False})
     assert not reached(inner.inside, {})
     assert inner.margin({inner.value: np.array([3.0, -1.0, 1.0, -3.0])}) == pytest.approx(1 / np.sqrt(5))
-    assert masks(build("skipnet", "tiny")) == masks(build("ranet", "tiny")) == []
+    assert masks(tiny("skipnet")) == masks(tiny("ranet")) == []
 
 
 @pytest.mark.parametrize("exit_index", range(3))
 def test_ranet_gives_the_logits_of_the_exit_where_it_leaves(exit_index: int) -> None:
     """Thresholds that no confidence or every confidence reaches send the picture to each exit in turn."""
-    model = build("ranet", "tiny")
+    model = ModelProto.FromString(tiny("ranet").SerializeToString())
     for tensor in model.graph.initializer:
         if tensor.name.startswith("gates."):
             threshold = np.array(0.0 if int(tensor.name.split(".")[1]) == exit_index else 2.0, np.float32)
@@ -93,14 +99,13 @@ def test_ranet_gives_the_logits_of_the_exit_where_it_leaves(exit_index: int) -> 
 
 
 def test_blockdrop_decides_by_the_elements_of_one_vector() -> None:
-    model = build("blockdrop", "tiny")
+    model = tiny("blockdrop")
     found = gates(model)
     assert [gate.element for gate in found] == [0, 1, 2, 3]
     assert len({gate.compared for gate in found}) == 1
+    probe = Probe(model, [value for gate in found for value in gate.values])
     for index in range(6):
-        values, _ = Probe(model, [value for gate in found for value in gate.values]).run(
-            draw("blockdrop", (64, 64), index)
-        )
+        values, _ = probe.run(draw("blockdrop", (64, 64), index))
         path = decisions(found, values)
         assert [gate.margin(values) >= 0 for gate in found] == [path[gate.name] for gate in found]
 
