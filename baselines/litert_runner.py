@@ -11,7 +11,10 @@
 #     "typing-extensions==4.16.0",
 # ]
 # ///
-"""The runner of LiteRT, TFLite's successor: `env LD_PRELOAD=./libmemhook.so python litert_runner.py SAMPLES THREADS`."""
+"""The runner of LiteRT, TFLite's successor.
+
+env LD_PRELOAD=./libmemhook.so python litert_runner.py SAMPLES THREADS
+"""
 
 from __future__ import annotations
 

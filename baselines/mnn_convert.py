@@ -4,6 +4,7 @@ The wheel's own console scripts wrap the same call in telemetry, which installs 
 """
 
 import sys
+from pathlib import Path
 
 import _tools  # type: ignore[import-not-found]
 
@@ -12,3 +13,5 @@ if __name__ == "__main__":
     _tools.mnnconvert(
         ["mnnconvert", "-f", "ONNX", "--modelFile", source, "--MNNModel", target, "--bizCode", "benchmark"]
     )
+    if not Path(target).exists():  # its own status says nothing
+        sys.exit(f"MNN's converter wrote no {target}")

@@ -53,10 +53,13 @@ class Mnn(Backend):  # type: ignore[misc]
     def load(self, threads: int) -> None:
         self.module, self.runtime = _load("model.mnn", self.names["inputs"], self.names["outputs"], threads)
         # On a model of its own: an inference of the real one would spare the first sample its first-run cost.
-        probe, runtime = _load("probe.mnn", ["x"], ["y"], threads)
+        probe, _runtime = _load("probe.mnn", ["x"], ["y"], threads)
         image = _variable(np.ones((1, 64, 64, 64), np.float32))
-        self.threads = busy_threads(lambda: probe.forward([image])[0].read(), threads)
-        del probe, runtime, image
+
+        def infer() -> None:
+            probe.forward([image])[0].read()
+
+        self.threads = busy_threads(infer, threads)
 
     def unload(self) -> None:
         self.release()
@@ -69,7 +72,10 @@ class Mnn(Backend):  # type: ignore[misc]
         packed = int(self.all_packed())
         self.stage(smallest)
         self.infer()
-        weight_bytes += int(self.all_packed()) - packed
+        packed = int(self.all_packed()) - packed
+        if packed == 0:
+            raise RuntimeError(f"libmnn_trace.so saw no weights: it does not fit MNN {self.version}")
+        weight_bytes += packed
         self.unload()
         start = time.perf_counter_ns()
         self.load(threads)

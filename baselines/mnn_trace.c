@@ -12,8 +12,8 @@
      4 run      Session::run
 
    Times are inclusive: what a resize spends in neither shapes nor alloc is the paper's ST (schedule, tuning). The names
-   are those of version 3.6.1; with another one a function that was renamed is not counted, so `found` says how many
-   categories have been reached. x86-64 and AArch64: arguments are passed on as 14 words, enough for all of them. */
+   are those of version 3.6.1; with another one a function that was renamed is not counted, so a user sees to it
+   that the calls of what it needs are not zero. x86-64 and AArch64: arguments are passed on as 14 words, enough for all of them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

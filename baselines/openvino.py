@@ -30,7 +30,7 @@ class OpenVino(Engine):
 
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
-            raise Unsupported(f"OpenVINO's plugin for processor '{processor}' needs Intel hardware; this one is for 'cpu'")
+            raise Unsupported(f"OpenVINO has a plugin for 'cpu' here, none for processor '{processor}'")
         bundle.place_model(model, options.get("control", "switch"), out)
         return bundle.place_runner(RUNNER, out)
 

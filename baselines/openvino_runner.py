@@ -6,7 +6,9 @@
 #     "numpy==2.4.6",
 # ]
 # ///
-"""OpenVINO's runner, in its own environment: `env LD_PRELOAD=./libmemhook.so python openvino_runner.py SAMPLES THREADS`.
+"""OpenVINO's runner, in its own environment.
+
+    env LD_PRELOAD=./libmemhook.so python openvino_runner.py SAMPLES THREADS
 
 Inputs are wrapped without a copy. OpenVINO packs weights and compiles kernels at the first inference of each shape, and
 keeps both: they are weights to us, so each first inference is followed by `CompiledModel.release_memory`, which frees

@@ -93,7 +93,7 @@ class Backend(ABC):
         self.load(threads)
         return weight_bytes, time.perf_counter_ns() - start
 
-    def prepare(self, sample: int, arrays: Arrays) -> None:
+    def prepare(self, sample: int, arrays: Arrays) -> None:  # noqa: B027 - engines without it have nothing to do
         """Whatever a sample needs before it can be measured; untimed."""
 
     def bind(self, sample: int, arrays: Arrays) -> bool:
@@ -112,10 +112,10 @@ class Backend(ABC):
     def outputs(self) -> Arrays:
         """Outputs of the last inference."""
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - engines without it have nothing to do
         """Drop the inputs and outputs of the last sample, where the engine lets the caller hold them."""
 
-    def trim(self) -> None:
+    def trim(self) -> None:  # noqa: B027 - engines without it have nothing to do
         """Free intermediates that are kept for the next inference; called when `packs_late`."""
 
     def packed_bytes(self) -> int:

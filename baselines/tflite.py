@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import onnx
+
 from baselines import bundle, environment
 from baselines.engine import Engine, Options, Unsupported
 from devices.device import Device
@@ -44,11 +46,18 @@ class Tflite(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"the wheels of TFLite have no delegate for processor '{processor}', only for 'cpu'")
+        for value in onnx.load(model, load_external_data=False).graph.output:
+            if len(value.type.tensor_type.shape.dim) == 4:
+                raise Unsupported(f"output '{value.name}' has four dimensions, which onnx2tf turns to channels last")
         runner = RUNNERS[str(options.get("runtime", "litert"))]
         try:
             converter, _ = environment.python(CONVERTER), environment.python(runner)
         except environment.NoInterpreter as reason:
             raise Unsupported(str(reason)) from reason
+        probe = out / "probe.onnx"
+        bundle.write_probe(probe)
+        bundle.run_script(converter, CONVERTER, [probe.name, "probe.tflite", "[[1, 64, 64, 64]]", ""], out)
+        probe.unlink()
         bundle.place_model(model, "switch", out)
         for source in (CONVERTER, SESSION):
             shutil.copyfile(source, out / source.name)

@@ -26,10 +26,10 @@
 
     python tflite_convert.py MODEL.onnx OUT.tflite '[[1, 3, 224, 224]]' 0110
 
-The shapes are those of the inputs in the model's order, the path has a character per `If` in order of execution: 1 keeps
-its then-branch, 0 its else-branch, anything else marks one that is not reached. Every branch that is not taken is cut
-away, so the graph is static, and is simplified as such (onnxsim) before onnx2tf converts it. Inputs keep their layout,
-outputs have the model's.
+The shapes are those of the inputs in the model's order, the path has a character per `If` in order of execution: 1
+keeps its then-branch, 0 its else-branch, anything else marks one that is not reached. Every branch that is not taken is
+cut away, so the graph is static, and is simplified as such (onnxsim) before onnx2tf converts it. Inputs keep their
+layout; outputs of four dimensions come out channels last.
 
 onnx2tf 2.6.9 has no TFLite operator for the indices of a max pooling, which are dropped when nothing reads them, and
 mixes up the widths of a sum over 64-bit integers, which is made in single precision (exact below 2^24).

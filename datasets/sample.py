@@ -87,7 +87,8 @@ class Sampler:
         ]
         masked = [mask.margin(values) for mask in self._masks if reached(mask.inside, path)]
         clear = (
-            all(margin is None or abs(margin) >= CLEAR for margin in margins) and min(masked, default=1) >= MASK_CLEAR
+            all(margin is None or abs(margin) >= CLEAR for margin in margins)
+            and min(masked, default=np.inf) >= MASK_CLEAR
         )
         counts = count(self._graph, shapes)
         facts = {

@@ -12,12 +12,12 @@ its own decision. With `reached_only` the inputs that skip a block have no say i
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from models import Model
 from models.assembly import subgraphs
@@ -38,13 +38,7 @@ def calibrate(model: Model, variant: str) -> dict[str, np.ndarray]:
     found = gates(graph)
     p.calibration["gates.threshold"] = np.zeros(len(found), np.float32)
     p.calibration["gates.spread"] = np.zeros(len(found), np.float32)
-    samples = []
-    for index in range(model.calibration):
-        rng = generator("calibration", index)
-        sizes = random_sizes(model.symbols, rng)
-        shapes = {value.name: concrete_shape(value, sizes) for value in graph.graph.input}
-        samples.append(contents(model, variant, shapes, rng))
-    batch = {name: [sample[name] for sample in samples] for name in samples[0]}
+    batch = inputs_of(model, variant, graph.graph.input)
     rates = model.gate_rates(variant) if model.gate_rates else None
     _Pass(p, graph.graph, found, rates, model.reached_only).run(graph.graph, batch, np.ones(model.calibration, bool))
     if rates is None:
@@ -52,6 +46,16 @@ def calibrate(model: Model, variant: str) -> dict[str, np.ndarray]:
     if not found:
         del p.calibration["gates.spread"]
     return p.calibration
+
+
+def inputs_of(model: Model, variant: str, values: Iterable[ValueInfoProto]) -> dict[str, Batch]:
+    """Calibration inputs by name, for the graph inputs `values`: drawn as for the evaluation, from their own stream."""
+    samples = []
+    for index in range(model.calibration):
+        rng = generator("calibration", index)
+        sizes = random_sizes(model.symbols, rng)
+        samples.append(contents(model, variant, {value.name: concrete_shape(value, sizes) for value in values}, rng))
+    return {name: [sample[name] for sample in samples] for name in samples[0]}
 
 
 class _Pass:

@@ -45,7 +45,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
         try:
             header = json.loads(file.read(length))
         except ValueError as error:
-            raise ValueError(f"weights {str(path)!r} are no safetensors file: its header is no JSON") from error
+            raise ValueError(f"weights {str(path)!r} are no safetensors file: its header is no JSON object") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"weights {str(path)!r} are no safetensors file: its header is no JSON object")
     data = np.memmap(path, np.uint8, "r", offset=8 + length) if size > 8 + length else np.empty(0, np.uint8)
     return {name: _tensor(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
 

@@ -7,9 +7,9 @@ or a channel; all that is closed is multiplied by zero. The published code compu
 
 Variants: `full` adds control flow by blocks, an encoding of ours: a block with no open tile gives ReLU(S(x)) without
 being computed, exactly what the masked block gives, because its last masking is spatial; the channel gates, of no other
-use, are in the branch with the block. `masks` is the published form
-without an `If`. `compact` gathers, inside the `If`, the open channels (NonZero) from the weights of the block's
-convolutions, so that the number of channels is known only at run time.
+use, are in the branch with the block. `masks` is the published form without an `If`. `compact` gathers, inside the
+`If`, the open channels (NonZero) from the weights of the block's convolutions, so that the number of channels is known
+only at run time.
 
 Calibration: thresholds of the channel gates open each channel for 63 % of the pictures. The spatial gate's is set by
 the block's greatest logit so that the block runs for 32 % of the pictures: the mean multiply-adds are then the

@@ -136,7 +136,7 @@ def log_mel(samples: np.ndarray, bands: int) -> np.ndarray:
 
 def _normalised(frames: np.ndarray) -> np.ndarray:
     """Zero mean and unit deviation over the stretch, by band."""
-    centred = frames - frames.mean(axis=0)
+    centred = frames - frames.mean(axis=0, dtype=np.float64)
     return (centred / np.maximum(centred.std(axis=0), 1e-3)).astype(np.float32)
 
 

@@ -102,11 +102,14 @@ def _array(name: str, value: str, dtype: np.dtype[np.generic]) -> Array:
     if value.endswith(".npy"):
         if not Path(value).is_file():
             raise InputError(f"input {name!r}: file {value!r} does not exist")
-        return np.asarray(np.load(value))
-    try:
-        shape = [int(d) for d in value.split("x")] if value else []
-    except ValueError:
-        raise InputError(f"input {name!r}: {value!r} is neither an .npy file nor a shape such as 1x3x224x224") from None
+        try:
+            return np.asarray(np.load(value))
+        except (ValueError, EOFError) as error:
+            raise InputError(f"input {name!r}: {value!r} is not a readable .npy file ({error})") from None
+    sizes = value.split("x") if value else []
+    if not all(d.isdecimal() for d in sizes):
+        raise InputError(f"input {name!r}: {value!r} is neither an .npy file nor a shape such as 1x3x224x224")
+    shape = [int(d) for d in sizes]
     random = np.random.default_rng(0)
     return random.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.ones(shape, dtype)
 
@@ -135,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print("\n".join(_profile(model, inputs)))
     if arguments.output:
         partial = arguments.output.with_name(f"{arguments.output.name}.tmp.npz")
-        np.savez(partial, **outputs)
+        np.savez(partial, allow_pickle=False, **outputs)
         partial.rename(arguments.output)
 
 
@@ -197,10 +200,12 @@ def _bench(arguments: argparse.Namespace) -> None:
         times.append((time.perf_counter_ns() - started) / 1e6)
     stats = model.stats
     print(
-        f"{len(times)} runs, {stats.threads} threads: median {statistics.median(times):.3f} ms, min {min(times):.3f}, max {max(times):.3f}"
+        f"{len(times)} runs, {stats.threads} threads: median {statistics.median(times):.3f} ms, "
+        f"min {min(times):.3f}, max {max(times):.3f}"
     )
     print(
-        f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, live peak {stats.live_bytes / 2**20:.2f} MiB"
+        f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, "
+        f"live peak {stats.live_bytes / 2**20:.2f} MiB"
     )
 
 
@@ -210,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {"compile": _compile, "run": _run, "explain": _explain, "bench": _bench}
     try:
         commands[arguments.command](arguments)
-    except Error as error:
+    except (Error, OSError) as error:
         print(f"sod2: {error}", file=sys.stderr)
         return 1
     return 0

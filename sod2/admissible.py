@@ -6,11 +6,24 @@ may not be taken.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sod2.errors import InputError
-from sod2.graph import Graph, Value
-from sod2.rdp import Analysis
+from sod2.graph import Graph, Guard, Value
 from sod2.symbolic import Dim, as_dim, evaluate, substitute
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Two dims that must be equal whenever `node` runs."""
+
+    left: Dim
+    right: Dim
+    node: str
+    guard: Guard = ()
+
+    def __str__(self) -> str:
+        return f"{self.left} == {self.right} (needed by {self.node})"
 
 
 def declared(value: Value) -> str:
@@ -68,13 +81,13 @@ def _bind_dim(value: Value, axis: int, dim: Dim, size: int, symbols: dict[str, i
         raise InputError(f"{where}, but another dim gives {name} = {symbols[name]}; the model takes {dim} for both")
 
 
-def refusal(analysis: Analysis, shapes: Mapping[str, Sequence[int]]) -> str | None:
+def refusal(graph: Graph, requirements: Sequence[Requirement], shapes: Mapping[str, Sequence[int]]) -> str | None:
     """None when the shapes are accepted, else one sentence."""
     try:
-        symbols = bind(analysis.graph, shapes)
+        symbols = bind(graph, shapes)
     except InputError as error:
         return str(error)
-    for r in analysis.requirements:
+    for r in requirements:
         if r.guard or not (r.left.symbols() | r.right.symbols()) <= symbols.keys():
             continue
         left, right = evaluate(r.left, symbols), evaluate(r.right, symbols)

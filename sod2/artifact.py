@@ -13,6 +13,7 @@ import ctypes
 import functools
 import hashlib
 import json
+import operator
 import os
 import shutil
 import tempfile
@@ -53,6 +54,8 @@ def code_digest() -> str:
 
 def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out: Path) -> Path:
     """Write and compile all files of an artifact; returns `out`, which appears only when it is complete."""
+    if out.exists() and not (out / "manifest.json").is_file():
+        raise Error(f"{str(out)!r} exists and is no artifact; give a new name, or an artifact to replace")
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -155,14 +158,14 @@ class CompiledModel:
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         self._check(self._library.sod2_run(self._handle, pointers))
         found = [self._library.sod2_output(self._handle, k) for k in range(self._count("output"))]
-        return {t.name.decode(): _array(t).copy() for t in found}
+        return {t.name.decode(): _array(t) for t in found}
 
     def peak_bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
         """Arena bytes that a run at these input shapes needs: intermediates, scratch and outputs."""
         names = [t.name.decode() for t in self._inputs]
         self._check_names(shapes)
         self._bind([tuple(shapes[n]) for n in names])
-        return self.stats.arena_bytes
+        return int(self.stats.arena_bytes)
 
     @property
     def stats(self) -> Stats:
@@ -209,18 +212,20 @@ class CompiledModel:
                 raise InputError(
                     f"input {name!r} has rank {len(shape)} (shape {list(shape)}); the model takes rank {tensor.rank}"
                 )
-        flat = [n for shape in shapes for n in shape]
+        flat = [operator.index(n) for shape in shapes for n in shape]
+        if any(not -(2**63) <= n < 2**63 for n in flat):
+            raise InputError(f"input shapes {[list(s) for s in shapes]} have a dim that does not fit 64 bits")
         self._check(self._library.sod2_bind(self._handle, (ctypes.c_int64 * max(len(flat), 1))(*flat)))
 
 
 def _array(tensor: _Tensor) -> Array:
-    """A view of an output's bytes."""
+    """A copy of an output."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype)
     shape = tuple(tensor.dims[: tensor.rank])
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not size:
-        return np.empty(shape, dtype)
-    return np.frombuffer((ctypes.c_char * size).from_address(tensor.data), dtype).reshape(shape)
+    array: Array = np.empty(shape, dtype)
+    if array.nbytes:
+        ctypes.memmove(array.ctypes.data, tensor.data, array.nbytes)
+    return array
 
 
 def _library(path: Path) -> ctypes.CDLL:

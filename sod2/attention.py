@@ -1,9 +1,9 @@
 """Fuse MatMul - Softmax - MatMul into one Attention node, with the scale, the mask and the transposes around it.
 
-DNNFusion's table forbids fusing two Many-to-Many operators; attention is the known exception that pays: the score matrix
-never exists in memory, and since the kernel takes strides, the transposes that split and join the heads vanish. What
-must hold is read off the facts: rank 4, Softmax over the last axis, an additive mask that broadcasts to the scores, and
-no other reader of the tensors in between.
+DNNFusion's table forbids fusing two Many-to-Many operators; attention is the known exception that pays: the score
+matrix never exists in memory, and since the kernel takes strides, the transposes that split and join the heads vanish.
+What must hold is read off the facts: rank 4, Softmax over the last axis, an additive mask that broadcasts to the
+scores, and no other reader of the tensors in between.
 """
 
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ class Options:
         for name in ("sep", "dmp", "mvc"):
             if not isinstance(getattr(self, name), bool):
                 raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
-        if not self.weight_budget >= 1:
+        if not isinstance(self.weight_budget, int | float) or not self.weight_budget >= 1:
             raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
 
 
@@ -99,7 +99,7 @@ def build(source: str | Path | onnx.ModelProto, options: Options, target: Target
 
 
 def compile(source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1) -> CompiledModel:
-    """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2 itself."""
+    """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2."""
     options, target = options or Options(), host()
     folder = default_cache() / "models" / _key(source, options, target)
     if not (folder / "manifest.json").exists():
@@ -123,4 +123,5 @@ def _pieces(model: onnx.ModelProto) -> bytes:
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     del rest.graph.initializer[:]
-    return digest.digest() + rest.SerializeToString(deterministic=True)
+    digest.update(rest.SerializeToString(deterministic=True))
+    return digest.digest()

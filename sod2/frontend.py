@@ -2,8 +2,8 @@
 
 Local functions are inlined by onnx itself; initializers and Constant nodes become constants; a dim_param becomes an
 expression over symbols (`32*h`), and an unnamed dim a symbol of its own. Tensors and nodes of a branch keep their names
-unless those are taken. With `control="all"` both branches of every If run and a Where picks the result, which is how the
-paper's baselines execute control flow.
+unless those are taken. With `control="all"` both branches of every If run and a Where picks the result, which is how
+the paper's baselines execute control flow.
 
 Limits: opsets older than 13 are converted by onnx's version converter; Loop, Scan and sparse initializers are refused.
 """
@@ -36,8 +36,8 @@ def read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(f"model {str(path)!r} does not exist; a path to an .onnx file is expected")
     try:
         model = onnx.load(path)
-    except FileNotFoundError as error:
-        raise ModelError(f"model {str(path)!r} refers to external data that is missing: {error}") from None
+    except (FileNotFoundError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"model {str(path)!r} refers to external data that cannot be read: {error}") from None
     except Exception as error:  # protobuf raises several unrelated classes for bytes that are no ModelProto
         raise ModelError(f"model {str(path)!r} is not a readable ONNX file ({type(error).__name__})") from None
     if not model.graph.node and not model.graph.output:
@@ -46,16 +46,19 @@ def read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def load(source: str | Path | onnx.ModelProto, control: str = "switch") -> Graph:
-    """Read a model into a Graph. `control` is `switch` (only the taken branch runs) or `all` (every branch, then Where)."""
+    """Read a model into a Graph. `control`: `switch` (only the taken branch runs) or `all` (every branch, then Where)."""
     model = read(source)
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if not opset:
         raise ModelError(f"model {model.graph.name!r} imports no version of the ai.onnx operators")
+    if opset > onnx.defs.onnx_opset_version():
+        newest = onnx.defs.onnx_opset_version()
+        raise UnsupportedError(f"model {model.graph.name!r} uses opset {opset}; up to {newest} is supported")
     if opset < OLDEST_OPSET:
         model, opset = _converted(model, opset), OLDEST_OPSET
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    reader = _Reader(control)
+    reader = _Reader(control, opset)
     return reader.graph(model.graph, opset)
 
 
@@ -65,7 +68,8 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     except Exception as error:  # the converter raises plain RuntimeError and its own C++ exceptions
         first = str(error).strip().splitlines()[0]
         raise UnsupportedError(
-            f"the model uses opset {opset}, which onnx could not convert to {OLDEST_OPSET}, the oldest one supported: {first}"
+            f"the model uses opset {opset}, which onnx could not convert to {OLDEST_OPSET}, "
+            f"the oldest one supported: {first}"
         ) from None
 
 
@@ -142,6 +146,7 @@ class _Scope:
 
     names: dict[str, str]
     guard: Guard = ()
+    defined: set[str] = field(default_factory=set)
     outer: "_Scope | None" = None
     predicate: str = ""
     branch: bool = True
@@ -150,6 +155,7 @@ class _Scope:
 @dataclass
 class _Reader:
     control: str
+    opset: int
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -165,6 +171,9 @@ class _Reader:
 
     def graph(self, proto: onnx.GraphProto, opset: int) -> Graph:
         scope = _Scope({})
+        # The tensors of the outer graph keep their names; those of branches give way.
+        self.taken.update(t.name for t in (*proto.initializer, *proto.input))
+        self.taken.update(t for n in proto.node for t in n.output)
         stored = {t.name for t in proto.initializer}
         inputs = [self.input(v, scope) for v in proto.input if v.name not in stored]
         self.body(proto, scope)
@@ -175,7 +184,7 @@ class _Reader:
         if not value.type.HasField("tensor_type"):
             raise UnsupportedError(f"input {value.name!r} is not a tensor; sequences and optionals are not supported")
         tensor = value.type.tensor_type
-        scope.names[value.name] = self.unique(value.name)
+        self.define(value.name, scope)
         shape = dims_of(value.name, tensor.shape) if tensor.HasField("shape") else None
         return Value(value.name, _dtype(tensor, value.name), shape)
 
@@ -183,16 +192,15 @@ class _Reader:
         if proto.sparse_initializer:
             raise UnsupportedError(f"graph {proto.name!r} has sparse initializers; dense ones are supported")
         for tensor in proto.initializer:
-            scope.names[tensor.name] = name = self.unique(tensor.name)
-            self.constants[name] = numpy_helper.to_array(tensor)
+            self.constants[self.define(tensor.name, scope)] = numpy_helper.to_array(tensor)
         for node in proto.node:
             self.node(node, scope)
 
     def node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
-        label = self.unique(f"node:{proto.name or proto.output[0]}").removeprefix("node:")
+        label = self.unique(f"node:{proto.name or next(iter(proto.output), proto.op_type)}").removeprefix("node:")
+        self.check_arity(proto, label)
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
-            scope.names[proto.output[0]] = name = self.unique(proto.output[0])
-            self.constants[name] = _constant(proto)
+            self.constants[self.define(proto.output[0], scope)] = _constant(proto)
             return
         where = f"node {label!r} ({proto.op_type})"
         inputs = tuple(self.lookup(t, scope, where) if t else "" for t in proto.input)
@@ -206,8 +214,24 @@ class _Reader:
     def define(self, name: str, scope: _Scope) -> str:
         if not name:
             return ""
-        scope.names[name] = fresh = self.unique(name)
+        if name in scope.defined:
+            raise ModelError(f"tensor {name!r} is defined twice in one graph")
+        scope.defined.add(name)
+        scope.names[name] = fresh = name if scope.outer is None else self.unique(name)
         return fresh
+
+    def check_arity(self, proto: onnx.NodeProto, label: str) -> None:
+        """ModelError when a node of ONNX's own domain has too few or too many inputs or outputs."""
+        if proto.domain not in ("", "ai.onnx") or not onnx.defs.has(proto.op_type, self.opset):
+            return
+        schema = onnx.defs.get_schema(proto.op_type, self.opset)
+        sides = (
+            ("inputs", len(proto.input), schema.min_input, schema.max_input),
+            ("outputs", len(proto.output), schema.min_output, schema.max_output),
+        )
+        for side, count, least, most in sides:
+            if not least <= count <= most:
+                raise ModelError(f"node {label!r} ({proto.op_type}) has {count} {side}; it takes {least} to {most}")
 
     def lookup(self, name: str, scope: _Scope, reader: str) -> str:
         """The graph's name of a tensor, through Switches where it is captured from outside a branch."""
@@ -238,7 +262,7 @@ class _Reader:
         results = []
         for attribute, branch in (("then_branch", True), ("else_branch", False)):
             guard = (*scope.guard, (predicate, branch)) if switched else scope.guard
-            inner = _Scope({}, guard, scope, predicate if switched else "", branch)
+            inner = _Scope({}, guard, set(), scope, predicate if switched else "", branch)
             self.body(graphs[attribute], inner)
             results.append([self.lookup(o.name, inner, f"{attribute} of {label!r}") for o in graphs[attribute].output])
         for name, a, b in zip(proto.output, *results, strict=True):

@@ -30,7 +30,7 @@ _PULLED = (MappingType.ONE_TO_ONE, MappingType.REORGANIZE, MappingType.SHUFFLE, 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that become one kernel, in execution order; `inputs` and `outputs` are the tensors that pass through memory."""
+    """Nodes that become one kernel, in execution order; `inputs` and `outputs` are tensors that pass through memory."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -243,6 +243,8 @@ class _Fuser:
         space, dims = self.space(number), self.dims(tensor)
         if space is None or dims is None:
             return False
+        if OPS(consumer).reads_outside and any(eq(d, 0) is not False for d in dims):
+            return False  # memory of an empty tensor can be read; an expression over it can divide by its size
         same = isinstance(p := self.operand_pattern(tensor, space), list) and all(p)
         return same or op.cost <= _REEVALUATE
 

@@ -19,6 +19,7 @@ Environment = Mapping[str, int]
 _COMMON = (8, 64, 224, 640)  # all symbols alike
 _LARGE, _SMALL = 512, 16  # one symbol large, the others small
 _ALONE = 4  # as many symbols get such a sample
+_THOROUGH = 40  # sums up to which dominance is proved by bounds; among more, term by term
 
 
 def environments(dims: Iterable[Dim]) -> list[Environment]:
@@ -47,12 +48,19 @@ def undominated(sums: Sequence[Dim]) -> list[Dim]:
     """The sums, in their order, without those that another one is provably never below."""
     sums = list(dict.fromkeys(sums))
     values = sampled(sums, environments(sums))
+    at_most = le if len(sums) <= _THOROUGH else _termwise
     kept: list[int] = []
     for i in sorted(range(len(sums)), key=lambda i: (tuple(-v for v in reversed(values[i])), i)):
-        if not any(_covers(values[j], values[i]) and le(sums[i], sums[j]) for j in kept):
-            kept = [j for j in kept if not (_covers(values[i], values[j]) and le(sums[j], sums[i]))]
+        if not any(_covers(values[j], values[i]) and at_most(sums[i], sums[j]) for j in kept):
+            kept = [j for j in kept if not (_covers(values[i], values[j]) and at_most(sums[j], sums[i]))]
             kept.append(i)
     return [sums[i] for i in sorted(kept)]
+
+
+def _termwise(a: Dim, b: Dim) -> bool:
+    """Whether each term of `a` is in `b` with at least its coefficient: then a <= b for sums of sizes."""
+    other = dict(b.terms)
+    return all(other.get(monomial, 0) >= coefficient for monomial, coefficient in a.terms)
 
 
 def never_above(a: Sequence[Dim], b: Sequence[Dim]) -> bool:

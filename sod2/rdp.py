@@ -3,13 +3,14 @@
 Decides, for every tensor, the S-map (rank and dims) and the V-map (value, for shape arithmetic) as known, symbolic or
 op-inferred constants over the symbols of the input dims. A worklist applies each node's forward transfer (shape, then
 value) and backward transfer (what its outputs prove about its inputs) until nothing changes. `refine` joins two truths
-about one tensor, so facts only ever move towards known ones and the fixed point exists; `meet` joins alternatives and is
-used by Combine alone.
+about one tensor, so facts only ever move towards known ones and the fixed point exists; `meet` joins alternatives and
+is used by Combine alone.
 
-Soundness. What a branch proves stays in it: Switch has no backward transfer, so facts of an untaken branch never reach a
-tensor outside. Equalities live beside the facts, as requirements: pairs of dims that must be equal for the model to run,
-each with the node that needs it and that node's guard, so that only unconditional ones constrain the inputs. An operator
-whose rule is missing degrades its outputs to nac with the reason; analysis itself never fails on a valid model.
+Soundness. What a branch proves stays in it: Switch has no backward transfer, so facts of an untaken branch never reach
+a tensor outside. Equalities live beside the facts, as requirements: pairs of dims that must be equal for the model to
+run, each with the node that needs it and that node's guard, so that only unconditional ones constrain the inputs. An
+operator whose rule is missing degrades its outputs to nac with the reason; analysis itself never fails on a valid
+model.
 """
 
 from collections import deque
@@ -19,6 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
+from sod2 import admissible
+from sod2.admissible import Requirement
 from sod2.errors import UnsupportedError
 from sod2.graph import Graph, Guard, Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef, refine, refine_value
@@ -28,19 +31,6 @@ from sod2.symbolic import Dim, as_dim, eq, evaluate, substitute, symbol
 
 _MAX_BOUND = 512  # values of a symbol that are tried in search of its lower bound
 _MAX_VALUE = 1024  # elements of a value that is propagated; shape arithmetic is far smaller
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """Two dims that must be equal whenever `node` runs."""
-
-    left: Dim
-    right: Dim
-    node: str
-    guard: Guard = ()
-
-    def __str__(self) -> str:
-        return f"{self.left} == {self.right} (needed by {self.node})"
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ class Analysis:
         return [self.facts[t] if t else None for t in tensors]
 
     def dims(self, tensor: str) -> tuple[Dim, ...]:
-        """The shape of a tensor that has to be known before execution; UnsupportedError names the tensor and why not."""
+        """A shape that has to be known before execution; UnsupportedError names the tensor and why it is not."""
         shape = self.facts[tensor].shape
         if isinstance(shape, tuple) and all(isinstance(d, Dim) for d in shape):
             return self.facts[tensor].dims
@@ -75,9 +65,7 @@ class Analysis:
 
     def bind(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Symbol values for concrete input shapes; see admissible.bind for the errors."""
-        from sod2.admissible import bind
-
-        return bind(self.graph, shapes)
+        return admissible.bind(self.graph, shapes)
 
     def shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...] | None]:
         """Every tensor's shape at these input shapes; None where only execution tells."""
@@ -86,9 +74,7 @@ class Analysis:
 
     def admissible(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
         """None when the model accepts these input shapes, else the sentence that says what it accepts."""
-        from sod2.admissible import refusal
-
-        return refusal(self, shapes)
+        return admissible.refusal(self.graph, self.requirements, shapes)
 
 
 def _evaluate(shape: Shape, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
@@ -122,13 +108,13 @@ class _Solver:
             return None
         return [self.facts[t] if t else None for t in tensors]
 
-    def require(self, node: Node, pairs: Sequence[tuple[Dim, Dim]]) -> None:
+    def require(self, node: Node, pairs: Sequence[tuple[Dim, Dim]], guard: Guard) -> None:
         for left, right in pairs:
             if eq(left, right) is True:
                 continue
             old = self.requirements.get((left, right))
-            if old is None or (old.guard and not node.guard):
-                self.requirements[left, right] = Requirement(left, right, node.name, node.guard)
+            if old is None or (old.guard and not guard):
+                self.requirements[left, right] = Requirement(left, right, node.name, guard)
 
     def update(self, node: Node, tensor: str, fact: Fact) -> bool:
         """Join a new truth about a tensor; True when the stored fact became better."""
@@ -138,7 +124,7 @@ class _Solver:
             return True
         shape, equalities = refine(old.shape, fact.shape)
         value, _ = refine_value(old.value, fact.value)
-        self.require(node, equalities)
+        self.require(node, equalities, _guard(node, tensor))
         if shape == old.shape and _same_value(value, old.value):
             return False
         self.facts[tensor] = Fact(old.dtype, shape, value)
@@ -185,7 +171,7 @@ class _Solver:
         if self.blocked(node, op, x):
             return changed
         y: list[Fact | None] = [self.facts[t] if t else None for t in node.outputs]
-        self.require(node, op.guards(node, x, y))
+        self.require(node, op.guards(node, x, y), node.guard)
         return changed | self.backward(node, op, x, y)
 
     def backward(self, node: Node, op: Op, x: list[Fact | None], y: list[Fact | None]) -> set[str]:
@@ -196,6 +182,13 @@ class _Solver:
             if self.update(node, tensor, Fact(old.dtype, shape, UNDEF)):
                 changed.add(tensor)
         return changed
+
+
+def _guard(node: Node, tensor: str) -> Guard:
+    """The branches in which a fact that a node brings holds: an output of Switch exists in its branch only."""
+    if node.op != "Switch" or tensor not in node.outputs:
+        return node.guard
+    return (*node.guard, (node.inputs[0], tensor == node.outputs[0]))
 
 
 def _small(value: TensorValue) -> TensorValue:
@@ -226,7 +219,7 @@ def analyze(graph: Graph) -> Analysis:
 
 
 def _lower_bounds(requirements: Sequence[Requirement], known: Mapping[str, int]) -> dict[str, int]:
-    """Least value of each symbol that meets the unconditional requirements on it alone: all smaller ones violate one."""
+    """Least value of each symbol that meets the unconditional requirements on it alone: smaller ones violate one."""
     lows = dict(known)
     for r in requirements:
         names = r.left.symbols() | r.right.symbols()
@@ -251,7 +244,8 @@ def _bounded(graph: Graph, lows: Mapping[str, int]) -> Graph:
     """The graph with better lower bounds of its inputs' symbols."""
     table = {name: symbol(name, low) for name, low in lows.items()}
     inputs = tuple(
-        replace(v, shape=None if v.shape is None else tuple(substitute(d, table) for d in v.shape)) for v in graph.inputs
+        replace(v, shape=None if v.shape is None else tuple(substitute(d, table) for d in v.shape))
+        for v in graph.inputs
     )
     return replace(graph, inputs=inputs)
 
@@ -276,9 +270,9 @@ def _fixed_point(graph: Graph) -> Analysis:
 def analyze_static(graph: Graph, full: Analysis) -> Analysis:
     """What a compiler without symbolic analysis knows (`fusion: static`): ranks, constant dims and the input's symbols.
 
-    Shapes are found forward only and without values, as by onnx.shape_inference; every dim that would be an expression is
-    a fresh symbol of the tensor that brings it, which element-wise operators hand on. The values are those of `full`, the
-    analysis that the later passes use: all passes have to agree on which nodes run.
+    Shapes are found forward only and without values, as by onnx.shape_inference; every dim that would be an expression
+    is a fresh symbol of the tensor that brings it, which element-wise operators hand on. The values are those of
+    `full`, the analysis that the later passes use: all passes have to agree on which nodes run.
     """
     solver = _Static(graph)
     solver.start()

@@ -1,14 +1,15 @@
 """Static clean-ups that every variant of the compiler gets, the ablation baseline included.
 
 Nodes whose inputs are all constants are folded by their reference; BatchNormalization behind a convolution with
-constant weights is folded into them; nodes that no output needs are dropped. Folding leaves a node alone when its result
-would be larger than `_MAX_GROWTH` times its inputs and not small: constants are stored, expressions are free.
+constant weights is folded into them; nodes that no output needs are dropped. Folding leaves a node alone when its
+result would be larger than `_MAX_GROWTH` times its inputs and not small: constants are stored, expressions are free.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
+from sod2 import lowering
 from sod2.errors import UnsupportedError
 from sod2.frontend import without_dead
 from sod2.graph import Array, Graph, Node
@@ -20,8 +21,8 @@ _NEVER = ("Switch", "Combine", "RandomNormal", "RandomUniform", "RandomNormalLik
 
 
 def run(graph: Graph) -> Graph:
-    """Fold constants and BatchNormalization, then drop what is dead."""
-    return without_dead(fold_batch_norm(fold_constants(graph)))
+    """Lower what has no kernel, fold constants and BatchNormalization, then drop what is dead."""
+    return without_dead(fold_batch_norm(fold_constants(lowering.run(graph))))
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -1,11 +1,11 @@
 """Where each tensor lives: views, in-place results and Combine, decided on the final order of steps.
 
-Tensors that share bytes form one buffer. A view (Reshape, Switch) is its input's buffer. A group writes in place over an
-operand that it reads element by element at the position it writes, when nothing reads that operand afterwards. A Combine
-costs nothing when both alternatives already share a buffer, as in a residual block that adds in place onto its shortcut;
-otherwise the alternative that is not at home is copied in its branch. One exception makes the first case possible: an
-operand whose only later reader is the Combine that picks between it and the result written over it may be overwritten,
-because in the branch that overwrites it the Combine picks the result.
+Tensors that share bytes form one buffer. A view (Reshape, Switch) is its input's buffer. A group writes in place over
+an operand that it reads element by element at the position it writes, when nothing reads that operand afterwards. A
+Combine costs nothing when both alternatives already share a buffer, as in a residual block that adds in place onto its
+shortcut; otherwise the alternative that is not at home is copied in its branch. One exception makes the first case
+possible: an operand whose only later reader is the Combine that picks between it and the result written over it may be
+overwritten, because in the branch that overwrites it the Combine picks the result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from sod2.fusion import Group, run_time_operands
 from sod2.graph import Graph, Guard, Node
 from sod2.ops import OPS
-from sod2.ops.op import MappingType
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, as_dim, eq
 
@@ -169,7 +168,7 @@ class _Planner:
     # ---- in place ------------------------------------------------------------------------------------------------
 
     def overwritable(self, result: str, operand: str, position: int, guard: Guard) -> bool:
-        """Whether nothing that reads the operand's bytes after `position` can miss them when a step of `guard` writes."""
+        """Whether a step of `guard` may write over the operand's bytes: nothing that reads them later can miss them."""
         found = self.classes[operand]
         if found.home is not None or found.first == -1 or found is self.classes.get(result):
             return False
@@ -185,6 +184,8 @@ class _Planner:
         """Whether the group reads these bytes only at the position that it writes."""
         space = self.analysis[group.outputs[-1]].dims
         family = self.classes[root].members
+        if group.lead is not None and any(self.root(t) in family for t in group.lead.inputs):
+            return False  # a later strip reads rows that an earlier one would have overwritten
         for node in group.nodes:
             touched = [t for t in run_time_operands(node, self.analysis) if self.root(t) in family]
             aligned = OPS(node).aligned

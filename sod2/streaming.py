@@ -9,7 +9,6 @@ provably no smaller than the second one's result, and the first one's epilogue r
 channels (its results are then the same in a strip as in the whole).
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sod2.fusion import FusionPlan, Group
@@ -57,7 +56,7 @@ def _follower(lead: Group, readers: dict[str, list[Group]], graph: Graph, analys
     (second,) = found
     if second.anchor is None or not _streams(second.anchor, graph) or second.anchor.inputs[0] != between:
         return None
-    local = _local(lead.inputs, first, analysis)
+    local = _local(lead, first, analysis)
     fits = second.guard == lead.guard and len(image) == 4 and local
     smaller = ge(byte_size(analysis, between), byte_size(analysis, second.anchor.outputs[0]))
     return second if fits and smaller is True else None
@@ -69,7 +68,16 @@ def _streams(node: Node, graph: Graph) -> bool:
     return node.op == "Conv" and not node.domain and constant and node.attrs.get("auto_pad", "NOTSET") == "NOTSET"
 
 
-def _local(inputs: Sequence[str], first: Node, analysis: Analysis) -> bool:
-    """Whether all operands but the image are constants, each constant along the rows of the result."""
-    others = [t for t in inputs if t != first.inputs[0]]
-    return all(analysis[t].known_value is not None and analysis[t].known_value.dtype != object for t in others)  # type: ignore[union-attr]
+def _local(lead: Group, first: Node, analysis: Analysis) -> bool:
+    """Whether all operands but the convolution's image are constants, each constant along the rows of the result."""
+    made = {t for n in lead.nodes for t in n.outputs}
+    bias = first.inputs[2:]  # one value per channel
+    others = [t for n in lead.nodes if n is not first for t in n.inputs if t and t not in made]
+    return all(_is_number(analysis, t) for t in bias) and all(
+        _is_number(analysis, t) and (len(dims := analysis[t].dims) < 2 or dims[-2] == 1) for t in others
+    )
+
+
+def _is_number(analysis: Analysis, tensor: str) -> bool:
+    value = analysis[tensor].known_value
+    return value is not None and value.dtype != object

@@ -60,7 +60,7 @@ class Layer:
 
 def environments(analysis: Analysis) -> list[Environment]:
     """Symbol values at which every free input dim is near each of the sampled extents."""
-    found = []
+    found: list[Environment] = []
     for extent in _EXTENTS:
         symbols: dict[str, int] = {}
         for value in analysis.graph.inputs:

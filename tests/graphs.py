@@ -36,14 +36,17 @@ def expected(source: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
     return dict(zip(names, session(source).run(None, dict(inputs)), strict=True))
 
 
-def assert_close(actual: Arrays, wanted: Arrays, tolerance: float = 1e-4) -> None:
-    """Same names, shapes and dtypes; floats within `tolerance` of each output's scale, the rest exactly."""
+def assert_close(actual: Arrays, wanted: Arrays, tolerance: float = 1e-4, floor: float = 1e-30) -> None:
+    """Same names, shapes and dtypes; floats within `tolerance` of each output's scale, the rest exactly.
+
+    `floor` is the least scale: what is left of numbers of order one that cancel is noise.
+    """
     assert list(actual) == list(wanted)
     for name, right in wanted.items():
         found = actual[name]
         assert (found.shape, found.dtype) == (right.shape, right.dtype), name
         if right.dtype.kind == "f":
-            scale = np.abs(right[np.isfinite(right)], dtype=np.float64).max(initial=1e-30)
+            scale = np.abs(right[np.isfinite(right)], dtype=np.float64).max(initial=floor)
             np.testing.assert_allclose(found, right, rtol=0, atol=tolerance * scale, err_msg=name)
         else:
             np.testing.assert_array_equal(found, right, err_msg=name)

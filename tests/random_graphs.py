@@ -1,8 +1,8 @@
 """Random ONNX graphs that are valid at every value of their symbols, a seed each.
 
-A tensor's dims are Python expressions over the symbols, equal when their text is. `A` is a dim that is either 1 or equal
-to `N`: what tells a broadcast that takes a side from one that doesn't. Branches of `If` are graphs of the same kind that
-capture outer tensors.
+A tensor's dims are Python expressions over the symbols, equal when their text is. `A` is a dim that is either 1 or
+equal to `N`: what tells a broadcast that takes a side from one that doesn't. Branches of `If` are graphs of the same
+kind that capture outer tensors.
 """
 
 import random
@@ -35,6 +35,11 @@ def declared(tensor: Tensor, named: bool) -> str:
     """ONNX's text for a float tensor; its dims are unknown unless `named`."""
     dims = ", ".join(tensor.dims if named else "?" * len(tensor.dims))
     return f"float[{dims}] {tensor.name}" if tensor.dims else f"float {tensor.name}"
+
+
+def generator(seed: int) -> random.Random:
+    """The source of chance of a seed."""
+    return random.Random(seed)
 
 
 def environments(rng: random.Random, count: int) -> Iterator[dict[str, int]]:
@@ -105,7 +110,8 @@ class Builder:
         for p, q in zip(*(("1",) * (rank - len(t.dims)) + t.dims for t in (a, b)), strict=True):
             if p != q and "1" not in (p, q) and {p, q} != {"A", "N"}:
                 return None
-            out.append(q if p in ("1", "A") and q != "1" else p)
+            both = "(N)" if {p, q} == {"A", "N"} else p  # N, but a branch that has it isn't interchangeable with N
+            out.append(q if p == "1" else both)
         return tuple(out)
 
     def binary(self) -> None:

@@ -144,7 +144,12 @@ class Case:
         bound, _ = self.probe(binding=True)
         running, statements = self.probe(binding=False)
         head = "int overflow = 0, *o = &overflow; (void)o, (void)sym, (void)w, (void)plan;"
-        bind = [head, "(void)threads, (void)bytes;", "const void *addition = NULL; (void)addition;", "const int64_t allowance = 0; (void)allowance;"]
+        bind = [
+            head,
+            "(void)threads, (void)bytes;",
+            "const void *addition = NULL; (void)addition;",
+            "const int64_t allowance = 0; (void)allowance;",
+        ]
         bind += bound.lines
         run = [
             head,

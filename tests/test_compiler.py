@@ -1,7 +1,7 @@
 """The whole compiler: the tiny models under every option, and what control flow and shared memory can get wrong.
 
-onnxruntime is the oracle. Inputs of each model are the smallest admissible shape and random ones; histories A, B, A must
-give the same bits for both A.
+onnxruntime is the oracle. Inputs of each model are the smallest admissible shape and random ones; histories A, B, A
+must give the same bits for both A.
 """
 
 import itertools
@@ -205,6 +205,30 @@ def test_in_place_only_at_the_same_position(fusion: str) -> None:
     source = model("float[N] v", "float[?] z", "x = Softmax(v) y = Slice(x, s, e, a, d) z = Neg(y)", ends)
     inputs = {"v": random("f4", (9,))}
     assert_close(sod2.compile(source, sod2.Options(fusion=fusion)).run(inputs), expected(source, inputs))
+
+
+CONVOLUTIONS = {
+    "in place": "a = Softmax(i) c = Conv <pads = [1, 1, 1, 1]> (a, k, b) y = Conv <pads = [1, 1, 1, 1]> (c, k, b)",
+    "residual": """a = Softmax(i) c = Conv <pads = [1, 1, 1, 1]> (a, k, b)
+                   d = Conv <pads = [1, 1, 1, 1]> (c, k, b) y = Add(a, d)""",
+    "image twice": """c = Conv <pads = [1, 1, 1, 1]> (i, k, b) d = Max(c, i)
+                      y = Conv <pads = [1, 1, 1, 1]> (d, k, b)""",
+    "rows": """c = Conv <pads = [1, 1, 1, 1]> (i, k, b) d = Max(c, r)
+               y = Conv <pads = [1, 1, 1, 1]> (d, k, b)""",
+}
+
+
+@pytest.mark.parametrize("height", ["H", "40"])
+@pytest.mark.parametrize("body", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolution_pairs(body: str, height: str) -> None:
+    """A pair that runs strip by strip computes the same, whatever else reads its tensors or lies on their bytes."""
+    stored = {"k": random("f4", (4, 4, 3, 3)), "b": random("f4", (4,)), "r": random("f4", (1, 1, 40, 1))}
+    source = model(f"float[1, 4, {height}, W] i", "float[?, ?, ?, ?] y", body, stored)
+    for options in (sod2.Options(), sod2.Options(fusion="none")):
+        compiled = sod2.compile(source, options)
+        for width in (1, 8, 33):
+            inputs = {"i": random("f4", (1, 4, 40, width))}
+            assert_close(compiled.run(inputs), expected(source, inputs))
 
 
 def test_constant_output() -> None:

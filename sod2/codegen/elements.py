@@ -1,16 +1,16 @@
 """From the element expressions of a group to the C of its loop body.
 
 A group is evaluated by pulling: each output element asks its operator's `at`, which loads its inputs, which are either
-memory or the result of another node of the group. A value is bound to one local per (tensor, index), so a tensor that is
-used twice is computed once. Dims never appear as expressions in a kernel: each distinct one is a parameter n0, n1 ...,
-and each tensor in memory a pointer p0, p1 ..., numbered in order of first use. Two groups that differ only in names and
-sizes therefore give the same text, and one kernel serves both.
+memory or the result of another node of the group. A value is bound to one local per (tensor, index), so a tensor that
+is used twice is computed once. Dims never appear as expressions in a kernel: each distinct one is a parameter n0, n1
+..., and each tensor in memory a pointer p0, p1 ..., numbered in order of first use. Two groups that differ only in
+names and sizes therefore give the same text, and one kernel serves both.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from sod2.codegen.index import Affine, offset
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.ops import OPS
-from sod2.ops.op import Fact
+from sod2.ops.op import Emitter, Fact, Index
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, as_dim, eq, minimum
 
@@ -68,6 +68,7 @@ class Body:
     producers: Mapping[str, Node]  # tensors computed inside the group
     anchor: str = ""  # the tensor that an anchor's kernel hands over in a tile
     addend: Addend | None = None
+    space: tuple[Dim, ...] = ()  # the dims that the loops run over
     pointers: dict[str, str] = field(default_factory=dict)  # tensor -> p0, p1, ...
     dims: dict[Dim, str] = field(default_factory=dict)  # dim -> n0, n1, ...
     accesses: list[Access] = field(default_factory=list)
@@ -95,7 +96,8 @@ class Body:
 
     def access(self, tensor: str, index: Sequence[Affine], dims: Sequence[Dim]) -> str:
         """Placeholder @k@ of an access's C text; the loop nest fills it in when its axes are decided."""
-        self.accesses.append(Access(self.pointer(tensor), offset(index, dims)))
+        alike = [next((s for s in self.space if eq(d, s) is True), d) for d in dims]  # one form of equal dims
+        self.accesses.append(Access(self.pointer(tensor), offset(index, alike)))
         return f"@{len(self.accesses) - 1}@"
 
     def value(self, tensor: str, index: Sequence[Affine]) -> str:
@@ -113,7 +115,8 @@ class Body:
         node = self.producers.get(tensor)
         if node is not None:
             x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
-            return self.local(ctype, OPS(node).at(node, _Operands(self, node), index, x, y))
+            text = OPS(node).at(node, cast(Emitter, _Operands(self, node)), cast(Sequence[Index], index), x, y)
+            return self.local(ctype, text)
         known = fact.known_value
         if known is not None and known.size == 1:
             return self.local(ctype, self.constant(known.reshape(-1)[0], fact.dtype))

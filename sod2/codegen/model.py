@@ -8,6 +8,7 @@ import onnx
 
 from sod2.admissible import affine
 from sod2.codegen import stream
+from sod2.codegen.elements import c_type
 from sod2.codegen.steps import Emission, c_string
 from sod2.graph import Guard
 from sod2.storage import Copy, Materialize, Step
@@ -29,9 +30,11 @@ def emit(emission: Emission) -> None:
             emission.anchor(number, step, step.anchor)
         else:
             emission.elements(number, step)
-    for tensor in emission.analysis.graph.outputs:  # a constant one has to be among the weights before they are digested
+    for tensor in emission.analysis.graph.outputs:  # a constant one is among the weights, digested next
         emission.analysis.dims(tensor)
         emission.address(tensor)
+    for tensor in (*(v.name for v in emission.analysis.graph.inputs), *emission.analysis.graph.outputs):
+        c_type(emission.analysis[tensor].dtype)  # raises for one that C has not
 
 
 def source(emission: Emission, digest: str, peak_first: bool) -> str:
@@ -40,6 +43,7 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
     graph = analysis.graph
     ranges = [(b.first, b.last) for b in storage.buffers] + [(k, k) for _, k in emission.scratch]
     dims, guards = _dim_rules(emission), _guards(emission)
+    results = _results(emission)  # before the sizes are written: it adds to them
     return _MODEL.substitute(
         name=_comment(graph.name),
         quoted=c_string(graph.name),
@@ -53,7 +57,7 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         guards="".join(f"{c_string(text)}, " for text, _ in guards),
         guard_count=len(guards),
         sides="".join(f"  if (index == {k}) {{ {sides} }}\n" for k, (_, sides) in enumerate(guards)),
-        results=_results(emission),
+        results=results,
         ranges=", ".join(f"{{{first}, {last}}}" for first, last in ranges) or "{0}",
         tables=_tables(emission),
         weight_bytes=emission.weights.size,
@@ -61,7 +65,8 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         inputs=len(graph.inputs),
         outputs=len(graph.outputs),
         symbols=len(analysis.symbols),
-        choices=emission.choices,
+        choice_count=emission.choices,
+        choices=emission.choices + len(emission.expressions),
         buffers=len(ranges),
         step_count=len(storage.steps),
         peak_first=int(peak_first),
@@ -99,11 +104,12 @@ def _run(steps: Sequence[Step], emission: Emission) -> str:
 
 def _sizes(emission: Emission) -> str:
     buffers, steps = len(emission.storage.buffers), len(emission.storage.steps)
-    lines = [f"bytes[{k}] = {emission.size(b.size)};" for k, b in enumerate(emission.storage.buffers)]
+    lines = [f"plan[CHOICES + {k}] = {emission.formula(d)};" for d, k in emission.expressions.items()]
+    lines += [f"bytes[{k}] = {emission.formula(b.size)};" for k, b in enumerate(emission.storage.buffers)]
     if emission.sizers:
         lines.append(f"int64_t allowance[{steps + 1}];")
         lines.append(f"sod2_allowances({buffers}, {steps}, ranges, bytes, allowance);")
-    arguments = "sym, weights, threads, plan, bytes, o"
+    arguments = "sym, weights, threads, plan, bytes"
     lines += [f"bind_{number}({arguments}, allowance[{number}]);" for number in emission.sizers]
     return "".join(f"  {line}\n" for line in lines)
 
@@ -128,7 +134,7 @@ def _guards(emission: Emission) -> list[tuple[str, str]]:
     for r in emission.analysis.requirements:
         if r.guard or not (r.left.symbols() | r.right.symbols()) <= known:
             continue
-        sides = f"*left = {emission.size(r.left)}; *right = {emission.size(r.right)};"
+        sides = f"*left = {emission.formula(r.left)}; *right = {emission.formula(r.right)};"
         found.append((f"{r.left} must equal {r.right} (node {r.node})", sides))
     return found
 

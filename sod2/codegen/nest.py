@@ -1,8 +1,8 @@
 """Loop nests around a group's body: element kernels over a whole tensor, and epilogues over an anchor's tiles.
 
 An element kernel walks the group's space in rows of its innermost collapsed axis; rows are handed to the threads in
-chunks. An epilogue receives tiles of (batch, row, column), so its accesses must step uniformly within each of the three;
-fusion.py fuses nothing else.
+chunks. An epilogue receives tiles of (batch, row, column), so its accesses must step uniformly within each of the
+three; fusion.py fuses nothing else.
 """
 
 import re
@@ -27,7 +27,7 @@ _EPILOGUE = Template((_TEMPLATES / "epilogue.c.in").read_text())
 
 @dataclass(frozen=True)
 class Kernel:
-    """C of one kernel under the name `@name@`, and its operands: tensors behind p0.., dims behind n0.., extents first."""
+    """C of one kernel named `@name@`, and its operands: tensors behind p0.., dims behind n0.., extents first."""
 
     source: str
     tensors: tuple[str, ...]
@@ -40,7 +40,7 @@ def body_of(
 ) -> Body:
     """Emit the loop body that computes and stores `outputs` over the space of the last one."""
     producers = {t: n for n in nodes for t in n.outputs}
-    body = Body(analysis, producers, anchor, addend)
+    body = Body(analysis, producers, anchor, addend, analysis[anchor or outputs[-1]].dims)
     index = tuple(Affine.axis(k) for k in range(len(analysis[outputs[-1]].dims)))
     values = [body.value(tensor, index) for tensor in outputs]  # all loads before the first store: an output may lie
     for tensor, value in zip(outputs, values, strict=True):  # on the bytes of an operand
@@ -80,7 +80,7 @@ def element_kernel(nodes: Sequence[Node], outputs: Sequence[str], analysis: Anal
     *outer, inner = axes
     names = {axis.members[-1]: f"i{axis.members[-1]}" for axis in axes if axis.members}
     variable = names[inner.members[-1]] if inner.members else "i"
-    for number, access in enumerate(body.accesses):  # pointers to the row, before the inner loop
+    for access in body.accesses:  # pointers to the row, before the inner loop
         access.index = _collapsed(access.index, axes)
     rows, statements = _place(body, inner, names)
     decompose = _decompose(outer, body)
@@ -125,7 +125,7 @@ def _place(body: Body, inner: Axis, names: dict[int, str]) -> tuple[list[str], l
         base = render(fixed, names, body)
         pointer = access.pointer if base == "0" else f"({access.pointer} + {base})"
         text[f"@{number}@"] = f"{pointer}[{render(moving, names, body)}]"
-    statements = []
+    statements: list[str] = []
     for line in body.statements:
         filled = re.sub(r"@\d+@", lambda m: text[m[0]], line)
         loaded = re.fullmatch(r"const \w+ v\d+ = @(\d+)@;", line)
@@ -148,7 +148,7 @@ def _uniform(index: Affine, members: range, extents: Sequence[Dim]) -> Dim:
     for outer, inner in pairwise(kept):
         expected = index.terms.get(inner, constant(0)) * extents[inner]
         if eq(index.terms.get(outer, constant(0)), expected) is not True:
-            raise UnsupportedError(f"an epilogue does not walk uniformly over dims {extents[outer]} and {extents[inner]}")
+            raise UnsupportedError(f"an epilogue is not uniform over dims {extents[outer]} and {extents[inner]}")
     return index.terms.get(kept[-1], constant(0))
 
 
@@ -179,7 +179,8 @@ def epilogue_kernel(
         text[f"@{number}@"] = f"{pointer}[{moves}]"
         if moves == "0":
             fixed.add(f"@{number}@")
-    before, statements = [], []
+    before: list[str] = []
+    statements: list[str] = []
     for line in body.statements:
         loaded = re.fullmatch(r"const \w+ v\d+ = (@\d+@);", line)
         filled = re.sub(r"@\d+@", lambda m: text[m[0]], line)

@@ -22,7 +22,7 @@ from sod2.rdp import Analysis
 from sod2.storage import Copy, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
-_ALL = "const int64_t *sym = s->sym; int overflow = 0, *o = &overflow; sod2_pool *pool = s->pool;"
+_ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
 
 
 def c_string(text: str) -> str:
@@ -44,14 +44,26 @@ class Emission:
     functions: list[str] = field(default_factory=list)
     sizers: dict[int, str] = field(default_factory=dict)  # step -> the function that decides when a shape is bound
     choices: int = 0
+    expressions: dict[Dim, int] = field(default_factory=dict)  # sizes, in the order of their first use
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
 
     def __post_init__(self) -> None:
         self.symbols = {name: k for k, name in enumerate(self.analysis.symbols)}
 
     def size(self, dim: Dim | int) -> str:
+        """C of a dim: a constant, a symbol, or an entry of `plan`, where expressions are put when a shape is bound."""
+        dim = as_dim(dim)
+        text = self.formula(dim)
+        if dim.is_constant or dim.is_symbol:
+            return text
+        return f"plan[CHOICES + {self.expressions.setdefault(dim, len(self.expressions))}]"
+
+    def formula(self, dim: Dim) -> str:
         """C expression of a dim over `sym`; overflow is reported through `o`."""
-        return to_c(as_dim(dim), self.symbol)
+        try:
+            return to_c(dim, self.symbol)
+        except OverflowError as error:
+            raise UnsupportedError(f"a size of the model does not fit: {error}") from None
 
     def symbol(self, name: str) -> str:
         if name not in self.symbols:
@@ -81,7 +93,8 @@ class Emission:
     def function(self, number: int, lines: Sequence[str]) -> None:
         text = "\n".join(f"  {line}" for block in lines for line in block.split("\n"))
         self.functions.append(
-            f"static void step_{number}(const sod2_state *s) {{\n  {_ALL}\n  (void)sym, (void)o, (void)pool;\n{text}\n}}\n"
+            f"static void step_{number}(const sod2_state *s) {{\n  {_ALL}\n"
+            f"  (void)sym, (void)plan, (void)pool;\n{text}\n}}\n"
         )
 
     def copy(self, number: int, step: Copy) -> None:
@@ -135,8 +148,8 @@ class Emission:
         body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
         self.sizers[number] = (
             f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan,\n"
-            "                   int64_t *bytes, int *o, int64_t allowance) {\n"
-            "  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o, (void)allowance;\n"
+            "                   int64_t *bytes, int64_t allowance) {\n"
+            "  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)allowance;\n"
             f"{body}\n}}\n"
         )
 
@@ -204,7 +217,7 @@ class StepCall:
 
     def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
         offset = self.emission.weights.add(self.node.inputs[operand], layout, pack)
-        return f"(const void *)({'weights' if self.binding else 's->weights'} + {offset})"
+        return f"(const float *)({'weights' if self.binding else 's->weights'} + {offset})"
 
     def scratch(self, text: str) -> str:
         number = self.scratch_count
@@ -221,7 +234,7 @@ class StepCall:
         number = self.emission.choices + self.choice_count
         self.choice_count += 1
         if not self.binding:
-            return f"s->plan[{number}]"
+            return f"plan[{number}]"
         self.lines.append(f"plan[{number}] = {text};")
         return f"plan[{number}]"
 

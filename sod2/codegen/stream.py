@@ -40,8 +40,8 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
         second=running[1],
         scratch=f"s->buffer[{scratch}]",
         strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
-        version1=f"s->{v1}",
-        version2=f"s->{v2}",
+        version1=v1,
+        version2=v2,
     )
     emission.function(number, loop.splitlines())
     bound = [_setup(emission, StepCall(emission, number, n, e, binding=True)) for n, e in calls]

@@ -42,7 +42,7 @@ class Weights:
         state, position = hashlib.sha256(), 0
         for offset, blob in [*self.blobs, (self.size, np.empty(0, np.uint8))]:
             state.update(bytes(offset - position))
-            state.update(memoryview(blob.reshape(-1).view(np.uint8)))
+            state.update(blob.reshape(-1).view(np.uint8).data)
             position = offset + blob.nbytes
         return state.hexdigest()[:32]
 
@@ -54,7 +54,7 @@ class Weights:
             position = 0
             for offset, blob in self.blobs:
                 file.write(bytes(offset - position))
-                file.write(memoryview(blob.reshape(-1).view(np.uint8)))
+                file.write(blob.reshape(-1).view(np.uint8).data)
                 position = offset + blob.nbytes
             file.write(bytes(self.size - position))
         partial.rename(path)

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from sod2.errors import ModelError
 from sod2.graph import Node
-from sod2.lattice import Shape, meet, meet_value
-from sod2.ops.lift import constant_integers
+from sod2.lattice import NAC, Shape, meet, meet_value
+from sod2.ops.lift import constant_integers, product
 from sod2.ops.op import Array, Facts, MappingType, Op, TensorValue, register
+from sod2.symbolic import Dim, as_dim, eq
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 
@@ -65,12 +67,18 @@ class Combine(Op):
         return [f for f in taken if f is not None]
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
+        if x[0] is not None and x[0].dtype != np.bool_:
+            raise ModelError(f"If (node {node.name!r}) has a predicate of {x[0].dtype}; it takes a bool")
         shapes = [f.shape for f in self._taken(x) if f is not None]
         return [shapes[0] if len(shapes) == 1 else meet(*shapes)]
 
     def value(self, node: Node, x: Facts, y: Facts) -> list[TensorValue]:
         values = [f.value for f in self._taken(x) if f is not None]
         return [values[0] if len(values) == 1 else meet_value(*values)]
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        count = product(x[0].shape) if x[0] is not None and isinstance(x[0].shape, tuple) else NAC
+        return [(count, as_dim(1))] if isinstance(count, Dim) and eq(count, 1) is not True else []
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         pred, a, b = arrays

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from sod2.packing import Tile, conv_transpose, conv_weights
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -32,6 +31,7 @@ from sod2.ops.attributes import present
 from sod2.ops.lift import Element, lift
 from sod2.ops.op import Array, Call, Facts, MappingType, register
 from sod2.ops.window import Axis, auto_pad, axes, axis, ints, transposed_axis
+from sod2.packing import Tile, conv_transpose, conv_weights
 from sod2.symbolic import Dim, as_dim, exact_div
 
 

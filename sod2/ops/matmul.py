@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sod2.packing import gemm_b
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -32,6 +31,7 @@ from sod2.ops.attributes import present
 from sod2.ops.elementwise import broadcast_back, broadcast_guards, broadcast_shapes
 from sod2.ops.lift import Element
 from sod2.ops.op import Array, Call, Facts, MappingType, register
+from sod2.packing import gemm_b
 from sod2.symbolic import Dim, as_dim, eq
 
 Pair = tuple[Dim, Dim]
@@ -136,6 +136,7 @@ def batch_of(x: Facts) -> str | None:
     a, b = dims_of(x[0])[:-2], dims_of(x[1])[:-2]
     if not all(isinstance(d, Dim) for d in (*a, *b)):
         return None
+    a, b = _without_ones(a), _without_ones(b)
     if all(d == 1 for d in b) and len(b) <= len(a):
         return "rows"
     if all(d == 1 for d in a) and len(a) <= len(b):
@@ -143,6 +144,11 @@ def batch_of(x: Facts) -> str | None:
     if len(a) == len(b) and all(eq(p, q) is True for p, q in zip(a, b, strict=True)):  # type: ignore[arg-type]
         return "both"
     return None
+
+
+def _without_ones(batch: tuple[Element, ...]) -> tuple[Element, ...]:
+    """Batch dims without leading ones, which change nothing."""
+    return _without_ones(batch[1:]) if batch and batch[0] == 1 else batch
 
 
 def gemm_struct(k: Call, sizes: Mapping[str, Dim], b_batch: str) -> str:

@@ -142,7 +142,7 @@ class Call(Protocol):
     def result(self, output: int = 0) -> str: ...
     def c(self, value: Dim | int) -> str: ...
     def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
-        """C pointer to what `pack` returns, stored once in weights.bin under (tensor of the operand, layout)."""
+        """C pointer (const float *) to what `pack` returns, stored once in weights.bin under (operand, layout)."""
 
     def scratch(self, text: str) -> str:
         """Reserve scratch: `text` is a C expression of bytes evaluated at bind; returns the C pointer for the run."""
@@ -161,7 +161,7 @@ class Call(Protocol):
 
 
 class Op:
-    """Base of all operators: the defaults of the rules. Rules named in an UnsupportedError are those a subclass lacks."""
+    """Base of all operators: the defaults of the rules. An UnsupportedError names a rule that a subclass lacks."""
 
     name: str = ""
     domain: str = ""
@@ -170,6 +170,7 @@ class Op:
     value_inputs: bool = True
     execution: bool = False
     is_view: bool = False  # output 0 is input 0's bytes under another shape
+    reads_outside: bool = False  # `at` may load element 0 of input 0 when that is empty, and discard it
     cost: int = 1  # scalar operations per output element, roughly; 10 and more means "do not re-evaluate"
 
     def dynamism(self, node: Node, x: Facts) -> Dynamism:
@@ -227,8 +228,8 @@ class Op:
         return type(self).call is not Op.call
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
-        """For an anchor that takes an epilogue: (first row dim, first column dim) of output 0, whose dims before, between
-        and after are the batch, rows and columns of the epilogue's tiles. None: it takes no epilogue."""
+        """For an anchor that takes an epilogue: (first row dim, first column dim) of output 0, whose dims before,
+        between and after are the batch, rows and columns of the epilogue's tiles. None: it takes no epilogue."""
         return None
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:

@@ -28,6 +28,7 @@ class Pad(Op):
 
     shape_inputs = (1, 3)
     mapping = MappingType.ONE_TO_MANY
+    reads_outside = True
     cost = 4
 
     def mode(self, node: Node) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sod2.errors import ModelError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.lift import Element, elements, lift, packed
@@ -22,7 +23,10 @@ class Transpose(Op):
 
     def permutation(self, node: Node, rank: int) -> list[int]:
         """Input dim of every output dim."""
-        return [int(p) for p in node.attrs.get("perm", range(rank - 1, -1, -1))]
+        order = [int(p) for p in node.attrs.get("perm", range(rank - 1, -1, -1))]
+        if sorted(order) != list(range(rank)):
+            raise ModelError(f"Transpose (node {node.name!r}): perm {order} is no order of {rank} dims")
+        return order
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         assert x[0] is not None and isinstance(x[0].shape, tuple)

@@ -1,0 +1,86 @@
+"""Compile an ONNX file for TVM's Relax VM, by the Python of TVM's environment:
+
+    python tvm_compile.py model.onnx model.so THREADS scheduled|stock
+
+Writes the library, and model.json: {"dims": [[input, axis, factor], ...], "unscheduled": [names of functions]}. The VM
+cannot solve 32 h for h, so symbols that occur only multiplied are one more argument of `main`, a shape; "dims" says how
+to get each from the inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tvm  # type: ignore[import-not-found]
+from tvm import relax, tirx  # type: ignore[import-not-found]
+from tvm.target import codegen  # type: ignore[import-not-found]
+from tvm_import import import_model, symbols  # type: ignore[import-not-found]
+from tvm_schedules import LEGALIZE, apply  # type: ignore[import-not-found]
+
+
+def add_dims(module: Any) -> list[list[int]]:
+    """Give `main` a last argument with the symbols that no dim of an input is; returns how to compute each."""
+    main = module["main"]
+    shapes = [list(parameter.ty.shape) for parameter in main.params]
+    plain = [dim for shape in shapes for dim in shape if isinstance(dim, tvm.ir.Var)]
+    hidden = [s for s in symbols([p.ty for p in main.params]) if not any(s.same_as(dim) for dim in plain)]
+    if not hidden:
+        return []
+    dims = relax.Var("dims", relax.ShapeType(hidden))
+    module["main"] = relax.Function(
+        [*main.params, dims], main.body, main.ret_ty, is_pure=main.is_pure, attrs=main.attrs
+    )
+    return [_source(symbol, shapes) for symbol in hidden]
+
+
+def _source(symbol: Any, shapes: list[list[Any]]) -> list[int]:
+    """[input, axis, factor] of a dim that is the symbol times a factor."""
+    for k, shape in enumerate(shapes):
+        for axis, dim in enumerate(shape):
+            linear = tvm.sym.detect_linear_equation(dim, [symbol])  # [factor, rest], or [] when it is not
+            if len(linear) == 2 and all(isinstance(part, tirx.IntImm) for part in linear):
+                factor, rest = (int(part) for part in linear)
+                if factor > 0 and rest == 0:
+                    return [k, axis, factor]
+    raise NotImplementedError(f"symbol '{symbol.name}' of the inputs' shapes occurs in no dim as a plain multiple")
+
+
+def compile_model(model: onnx.ModelProto, threads: int, scheduled: bool) -> tuple[Any, dict[str, Any]]:
+    """The executable for this machine's processor, and the facts for model.json."""
+    settings = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": threads}
+    target = tvm.target.Target(settings)
+    module = import_model(model)
+    facts: dict[str, Any] = {"dims": add_dims(module), "unscheduled": []}
+    t = relax.transform
+    with target:
+        for step in (
+            t.DecomposeOpsForInference(),
+            t.CanonicalizeBindings(),
+            t.FoldConstant(),
+            t.LegalizeOps(dict(LEGALIZE) if scheduled else None),
+            t.AnnotateTIROpPattern(),
+            t.FoldConstant(),  # packs the weights
+            t.FuseOps(),
+            t.FuseTIR(),
+            t.DeadCodeElimination(),
+        ):
+            module = step(module)
+        if scheduled:
+            facts["unscheduled"] = apply(module)
+        return tvm.compile(module, target=target), facts
+
+
+def main(arguments: list[str]) -> None:
+    """Compile one file."""
+    source, out, threads, pipeline = arguments
+    executable, facts = compile_model(onnx.load(source), int(threads), pipeline == "scheduled")
+    executable.export_library(out)
+    Path(out).with_suffix(".json").write_text(json.dumps(facts) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

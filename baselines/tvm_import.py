@@ -1,0 +1,242 @@
+"""ONNX to Relax with symbolic shapes: TVM 0.27's importer, mended where it stops at the models of this repository.
+
+* `If`: the importer emits both bodies before the `If`, so both always run. Here each branch becomes a private function
+  of the values it captures and of their symbolic dims, which is called by the branch: only the taken one runs.
+* `Resize` to symbolic sizes, `Range` up to a symbolic limit, and `Reshape` of a symbolic scalar to a vector.
+* `ConvTranspose` whose kernel is its stride is written as a convolution, for which there are schedules.
+* `LSTM` over a sequence of one step, which the importer lacks, is written out as matrix products and elementwise
+  operators. Longer sequences are refused by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
+from tvm import relax, tirx  # type: ignore[import-not-found]
+from tvm.ir import GenericConst, is_prim_expr  # type: ignore[import-not-found]
+from tvm.relax.frontend.onnx import onnx_frontend as frontend  # type: ignore[import-not-found]
+
+Inputs = Sequence[Any]
+
+
+def import_model(model: onnx.ModelProto) -> Any:
+    """The Relax module of an ONNX model; `main` takes its inputs in order."""
+    for graph in _graphs(model.graph):
+        _write_out_lstm(graph)
+    _write_out_transposed(model.graph)
+    # The importer has no hooks for its operators and branches: its own functions are replaced while it works.
+    numbers = itertools.count()
+    branch = frontend.ONNXGraphImporter._convert_subgraph
+    converters = {**frontend._get_convert_map(), "Range": _Range, "Reshape": _Reshape, "Resize": _Resize}
+
+    def outlined(self: Any, builder: Any, graph: GraphProto) -> Any:
+        return _outline(lambda: branch(self, builder, graph), builder, f"branch_{next(numbers)}")
+
+    with (
+        mock.patch.object(frontend.ONNXGraphImporter, "_convert_subgraph", outlined),
+        mock.patch.object(frontend, "_get_convert_map", lambda: converters),
+    ):
+        return frontend.from_onnx(model)
+
+
+def _outline(convert: Any, builder: Any, name: str) -> Any:
+    """Make what `convert` emits a function of the module, and return the call of it."""
+    builder._begin_binding_block()
+    try:
+        result = convert()
+    finally:
+        block = builder._end_block()
+    body = relax.SeqExpr([block], result)
+    captured = list(relax.analysis.free_vars(body))
+    types = [value.ty for value in captured] + [result.ty] + [binding.var.ty for binding in block.bindings]
+    dims = symbols(types)
+    shape = [relax.Var("dims", relax.ShapeType(dims))] if dims else []
+    function = relax.Function([*captured, *shape], body, result.ty, is_pure=True)
+    target = builder.add_func(relax.utils.copy_with_new_vars(function), name)
+    return relax.Call(target, [*captured, *([relax.ShapeExpr(dims)] if dims else [])])
+
+
+def symbols(types: Sequence[Any]) -> list[Any]:
+    """Symbolic dims in the shapes of these types, each once."""
+    found: list[Any] = []
+    for kind in types:
+        if isinstance(kind, relax.TensorType) and kind.shape is not None:
+            for dim in kind.shape:
+                for symbol in tirx.analysis.undefined_vars(dim):
+                    if not any(symbol.same_as(known) for known in found):
+                        found.append(symbol)
+    return found
+
+
+class _Range(frontend.Range):  # type: ignore[misc]
+    """`Range` from 0 by 1 to a symbolic limit has that limit as its dim; the importer makes a new one."""
+
+    @classmethod
+    def _impl_v12(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        start, limit, delta = (frontend.get_constant(value, params) for value in inputs)
+        if is_prim_expr(limit) and _is(start, 0) and _is(delta, 1):
+            return relax.op.arange(0, limit, 1, "int64")
+        return super()._impl_v12(bb, inputs, attr, params)
+
+
+class _Reshape(frontend.Reshape):  # type: ignore[misc]
+    """`Reshape` of a symbolic scalar to a vector of one element, a value for shapes."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        target = frontend.get_constant(inputs[1], params)
+        if is_prim_expr(inputs[0]) and isinstance(target, GenericConst) and target.value.numpy().size == 1:
+            return relax.ShapeExpr([inputs[0]])
+        return super()._impl_v13(bb, inputs, attr, params)
+
+
+class _Resize(frontend.Resize):  # type: ignore[misc]
+    """`Resize` of images (NCHW) to symbolic sizes."""
+
+    @classmethod
+    def _impl_v18(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        sizes = frontend.get_constant(inputs[3], params) if len(inputs) > 3 and inputs[3] is not None else None
+        if not isinstance(sizes, relax.ShapeExpr) or all(isinstance(v, tirx.IntImm) for v in sizes.values):
+            return super()._impl_v18(bb, inputs, attr, params)
+        mode = attr.get("mode", b"nearest").decode()
+        return relax.op.image.resize2d(
+            inputs[0],
+            size=relax.ShapeExpr(list(sizes.values)[2:]),
+            roi=[0.0] * 4,
+            layout="NCHW",
+            method="nearest_neighbor" if mode == "nearest" else mode,
+            coordinate_transformation_mode=attr.get("coordinate_transformation_mode", b"half_pixel").decode(),
+            rounding_method=attr.get("nearest_mode", b"round_prefer_floor").decode(),
+            cubic_alpha=attr.get("cubic_coeff_a", -0.75),
+            cubic_exclude=attr.get("exclude_outside", 0),
+            extrapolation_value=attr.get("extrapolation_value", 0.0),
+        )
+
+
+def _is(value: Any, number: int) -> bool:
+    return isinstance(value, GenericConst) and value.value.numpy().size == 1 and value.value.numpy().item() == number
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every graph inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+
+
+def _write_out_lstm(graph: GraphProto) -> None:
+    """Replace each LSTM of the graph by the operators of one step."""
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        nodes += _lstm_step(node) if node.op_type == "LSTM" else [_copy(node)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    constants = {
+        "lstm_axis_0": np.array([0], np.int64),
+        "lstm_axes_01": np.array([0, 1], np.int64),
+    }
+    if any("lstm_axis_0" in node.input for node in nodes):
+        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+
+
+def _lstm_step(node: NodeProto) -> list[NodeProto]:
+    """One step of an LSTM: gates = x W^T + h R^T + b in the order i, o, f, c."""
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    inputs = [*node.input, *[""] * (8 - len(node.input))]
+    x, w, r, b, lengths, h, c, peepholes = inputs
+    known = attributes.get("direction", b"forward") == b"forward" and not attributes.get("layout", 0)
+    plain = not lengths and not peepholes and "activations" not in attributes and "clip" not in attributes
+    if not (known and plain and b):
+        raise NotImplementedError(f"LSTM '{node.name}' is not a plain forward one with a bias")
+    p = f"{node.name}_step_"
+    nodes = [
+        # Squeeze fails on sequences of more than one step.
+        helper.make_node("Squeeze", [x, "lstm_axis_0"], [p + "x"]),
+        helper.make_node("Squeeze", [w, "lstm_axis_0"], [p + "w"]),
+        helper.make_node("Squeeze", [b, "lstm_axis_0"], [p + "b"]),
+        helper.make_node("Split", [p + "b"], [p + "wb", p + "rb"], axis=0, num_outputs=2),
+        helper.make_node("Add", [p + "wb", p + "rb"], [p + "bias"]),
+        helper.make_node("Gemm", [p + "x", p + "w", p + "bias"], [p + "input"], transB=1),
+    ]
+    gates = p + "input"
+    if h:
+        nodes += [
+            helper.make_node("Squeeze", [h, "lstm_axis_0"], [p + "h"]),
+            helper.make_node("Squeeze", [r, "lstm_axis_0"], [p + "r"]),
+            helper.make_node("Gemm", [p + "h", p + "r", gates], [p + "gates"], transB=1),
+        ]
+        gates = p + "gates"
+    names = [p + gate for gate in ("i", "o", "f", "g")]
+    nodes.append(helper.make_node("Split", [gates], names, axis=1, num_outputs=4))
+    nodes += [helper.make_node("Sigmoid", [name], [name + "_open"]) for name in names[:3]]
+    nodes.append(helper.make_node("Tanh", [p + "g"], [p + "g_value"]))
+    nodes.append(helper.make_node("Mul", [p + "i_open", p + "g_value"], [p + "new"]))
+    cell = p + "new"
+    if c:
+        nodes += [
+            helper.make_node("Squeeze", [c, "lstm_axis_0"], [p + "c"]),
+            helper.make_node("Mul", [p + "f_open", p + "c"], [p + "kept"]),
+            helper.make_node("Add", [p + "kept", p + "new"], [p + "cell"]),
+        ]
+        cell = p + "cell"
+    nodes.append(helper.make_node("Tanh", [cell], [p + "squashed"]))
+    nodes.append(helper.make_node("Mul", [p + "o_open", p + "squashed"], [p + "hidden"]))
+    results = [(p + "hidden", "lstm_axes_01"), (p + "hidden", "lstm_axis_0"), (cell, "lstm_axis_0")]
+    for output, (value, axes) in zip(node.output, results, strict=False):
+        if output:
+            nodes.append(helper.make_node("Unsqueeze", [value, axes], [output]))
+    return nodes
+
+
+def _write_out_transposed(graph: GraphProto) -> None:
+    """Replace each ConvTranspose whose kernel is its stride by a 1x1 convolution to the pixels of each block.
+
+    Equal arithmetic, and a convolution is what there are schedules for. Others stay.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        settings = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        plain = node.op_type == "ConvTranspose" and len(node.input) == 3 and set(node.input[1:]) <= set(constants)
+        if not plain or not _disjoint(settings, list(constants[node.input[1]].dims)):
+            nodes.append(_copy(node))
+            continue
+        weight, bias = (numpy_helper.to_array(constants[name]) for name in node.input[1:])
+        channels, _, size, _ = weight.shape
+        flat = np.ascontiguousarray(weight.reshape(channels, -1).T.reshape(-1, channels, 1, 1))
+        p = f"{node.output[0]}_blocks_"
+        graph.initializer.append(numpy_helper.from_array(flat, p + "weight"))
+        graph.initializer.append(numpy_helper.from_array(np.repeat(bias, size * size), p + "bias"))
+        nodes.append(helper.make_node("Conv", [node.input[0], p + "weight", p + "bias"], [p + "depth"]))
+        nodes.append(helper.make_node("DepthToSpace", [p + "depth"], list(node.output), blocksize=size, mode="CRD"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _disjoint(settings: dict[str, Any], shape: list[int]) -> bool:
+    """Whether a transposed convolution writes every pixel once: square kernel = stride, nothing else set."""
+    kernel = shape[2:]
+    return (
+        len(kernel) == 2
+        and kernel[0] == kernel[1]
+        and list(settings.get("strides", [1, 1])) == kernel
+        and settings.get("group", 1) == 1
+        and not any(settings.get("pads", []))
+        and not any(settings.get("output_padding", []))
+        and set(settings.get("dilations", [1])) == {1}
+    )
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    """A copy that outlives the graph which owns the node."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy

@@ -1,0 +1,101 @@
+"""Generated code and runtime under the address and undefined-behaviour sanitizers.
+
+The bench program of an artifact is built with them and runs samples at several shapes; a report ends it with another
+status. Kernels read no byte outside their tensors, sizes do not overflow, shifts and casts are defined.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import models
+import sod2
+from sod2 import compiler
+from sod2.codegen.target import (
+    RUNTIME,
+    Target,
+    compile_objects,
+    default_cache,
+    host,
+    link_executable,
+    runtime_objects,
+)
+from tests import random_graphs
+from tests.graphs import random
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """The sanitizing target; skipped where the compiler has no sanitizer runtime."""
+    folder = tmp_path_factory.mktemp("probe")
+    try:
+        sanitizing = host(sanitize=True)
+        source = folder / "probe.c"
+        source.write_text("int main(void) { return 0; }\n")
+        objects = compile_objects(sanitizing, [source], [], folder)
+        link_executable(sanitizing, objects, folder / "probe")
+    except sod2.ToolchainError as error:
+        pytest.skip(f"no sanitizers: {error}")
+    return sanitizing
+
+
+def run_bench(folder: Path, samples: Sequence[dict[str, np.ndarray]], threads: int, work: Path) -> None:
+    """Run every sample twice, in the order given and back; fails on any report of a sanitizer."""
+    results = work / "results"
+    results.mkdir(parents=True)
+    names = [t["name"] for t in json.loads((folder / "manifest.json").read_text())["inputs"]]
+    for i, sample in enumerate(samples):
+        for k, name in enumerate(names):
+            np.save(work / f"{i}.{k}.npy", sample[name])
+    order = [*range(len(samples)), *reversed(range(len(samples)))]
+    commands = "".join(f"run {i} 2 {results}\n" for i in order) + "quit\n"
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1"}
+    bench = [str(folder / "bench"), str(work), str(threads)]
+    done = subprocess.run(bench, input=commands, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-500:]
+    assert "runtime error" not in done.stderr, done.stderr[-3000:]
+
+
+def build(source: onnx.ModelProto, target: Target, out: Path) -> Path:
+    """An artifact whose bench has no memory hook: AddressSanitizer replaces malloc itself."""
+    folder = compiler.build(source, sod2.Options(), target, out)
+    own = [folder / "model.c", RUNTIME / "bench.c", RUNTIME / "npy.c", Path(__file__).parent / "no_memory_hook.c"]
+    cache = default_cache() / "objects"
+    objects = [*compile_objects(target, own, [], cache), *runtime_objects(target, cache)]
+    link_executable(target, objects, folder / "bench")
+    return folder
+
+
+SHAPES = {
+    "codebert": [{"T": 1}, {"T": 37}, {"T": 64}],
+    "skipnet": [{"H": 33, "W": 47}, {"H": 64, "W": 32}],
+    "yolov6": [{"h": 1, "w": 1}, {"h": 2, "w": 3}],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_models(name: str, target: Target, tmp_path: Path) -> None:
+    source = models.build(name, "tiny")
+    samples = []
+    for symbols in SHAPES[name]:
+        values = sod2.analyze(source).graph.inputs
+        shapes = {v.name: tuple(sod2.symbolic.evaluate(d, symbols) for d in v.shape or ()) for v in values}
+        samples.append({v.name: np.abs(random(v.dtype, shapes[v.name])) for v in values})
+    run_bench(build(source, target, tmp_path / "model"), samples, 2, tmp_path / "samples")
+
+
+@pytest.mark.parametrize("seed", range(1000, 1006))
+def test_random_graphs(seed: int, target: Target, tmp_path: Path) -> None:
+    """Zero-sized and one-sized dims among them."""
+    source = random_graphs.build(seed, steps=30)
+    environments = random_graphs.environments(random_graphs.generator(seed), 5)
+    drawn = [random_graphs.arrays(env, k) for k, env in enumerate(environments)]
+    accepts = sod2.analyze(source).admissible
+    samples = [sample for sample in drawn if accepts({name: a.shape for name, a in sample.items()}) is None]
+    run_bench(build(source, target, tmp_path / "model"), samples, 1, tmp_path / "samples")
