@@ -46,7 +46,7 @@ wildcard_constraints:
     processor="cpu|gpu",
     engine="|".join(ENGINES),
     model="|".join(config["models"]),
-    figure="|".join(config["figures"]),
+    figure="|".join(matrix.figures()),
 
 
 onstart:

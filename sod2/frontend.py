@@ -46,7 +46,7 @@ def read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def load(source: str | Path | onnx.ModelProto, control: str = "switch") -> Graph:
-    """Read a model into a Graph. `control`: `switch` (only the taken branch runs) or `all` (every branch, then Where)."""
+    """Read a model into a Graph. `control`: `switch` (the taken branch runs) or `all` (every branch, then Where)."""
     model = read(source)
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if not opset:

@@ -187,7 +187,7 @@ class _Fuser:
                 return f"{tensor!r} is broadcast along a part of the rows or columns only"
         return ""
 
-    def joins(self, number: int, node: Node) -> bool:
+    def joins(self, number: int, node: Node) -> bool:  # noqa: PLR0911 - one return for each reason
         """Whether a consumer of the group may become part of it."""
         op, inside = OPS(node), self.members[number]
         if node.name in self.group_of or not op.aligned or op.is_view:

@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator. `attrs`: Python numbers, strings, lists or arrays; `guard`: the branches around it, outermost first."""
+    """One operator. `attrs` are numbers, strings, lists or arrays; `guard` the branches around it, outermost first."""
 
     name: str
     op: str

@@ -158,6 +158,7 @@ def epilogue_kernel(
     analysis: Analysis,
     anchor: str,
     space: tuple[int, int],
+    *,
     addend: Addend | None = None,
 ) -> Kernel:
     """The function that an anchor kernel calls for each tile of its result; `addend` is the anchor's bias."""

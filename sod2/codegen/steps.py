@@ -171,7 +171,7 @@ class Emission:
         if space is None:
             raise UnsupportedError(f"{node.op} (node {node.name!r}) takes no epilogue, but one was fused to it")
         addend = (node.inputs[bias.operand], bias.dims, bias.scale) if bias is not None else None
-        return epilogue_kernel(fused, group.outputs, analysis, node.outputs[0], space, addend)
+        return epilogue_kernel(fused, group.outputs, analysis, node.outputs[0], space, addend=addend)
 
 
 @dataclass
