@@ -260,3 +260,18 @@ def test_build_is_deterministic(tmp_path) -> None:
     folders = [sod2.compiler.build(source, sod2.Options(), sod2.codegen.target.host(), tmp_path / k) for k in "ab"]
     for file in ("model.c", "weights.bin", "manifest.json"):
         assert (folders[0] / file).read_bytes() == (folders[1] / file).read_bytes(), file
+
+
+def test_a_requirement_of_a_branch_is_checked_where_the_branch_is_taken() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[A, K] x, float[L, B] y, bool p) => (float r) {
+          r = If (p) <
+            then_branch = t () => (float a) { h = MatMul(x, y) a = ReduceSum <keepdims = 0> (h) },
+            else_branch = e () => (float b) { b = ReduceSum <keepdims = 0> (x) }>
+        }""")
+    model = sod2.compile(proto)
+    x, y = np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)
+    assert model.run({"x": x, "y": y, "p": np.array(False)})["r"] == 6
+    assert model.run({"x": x, "y": y[:3], "p": np.array(True)})["r"] == 12
+    with pytest.raises(sod2.InputError, match="K must equal L"):
+        model.run({"x": x, "y": y, "p": np.array(True)})

@@ -29,7 +29,7 @@ static void sizes(const int64_t *sym, const char *weights, int threads, int64_t 
   bytes[SCRATCH] = sod2_mul(16, threads, overflow);
 }
 
-static void run(const sod2_state *state) {
+static const char *run(const sod2_state *state) {
   int64_t n = state->sym[0];
   const float *x = state->input[0], *w = (const float *)state->weights;
   const int64_t *shift = state->input[1];
@@ -47,6 +47,7 @@ static void run(const sod2_state *state) {
     for (int64_t i = n * 3 - 1; i >= 0; i--) y[i] = fmaxf(scaled[i], 0);
   }
   SOD2_STEP_END(state, 1);
+  return NULL;
 }
 
 static void result(const sod2_state *state, int index, sod2_tensor *tensor) {

@@ -84,6 +84,7 @@ def _guard_of(step: Step) -> Guard:
 def _run(steps: Sequence[Step], emission: Emission) -> str:
     """Calls of the steps, nested in one `if` per contiguous branch."""
     lines: list[str] = []
+    checks = _branch_checks(emission)
     open_guard: Guard = ()
     for number, step in enumerate(steps):
         guard = _guard_of(step)
@@ -96,6 +97,7 @@ def _run(steps: Sequence[Step], emission: Emission) -> str:
             predicate, branch = guard[depth]
             test = f"*(const uint8_t *){emission.address(predicate)}"
             lines.append(f"{'  ' * (depth + 1)}if ({'' if branch else '!'}{test}) {{")
+            lines += [f"{'  ' * (depth + 2)}{check}" for check in checks.get(guard[: depth + 1], ())]
         open_guard = guard
         lines.append(f"{'  ' * (len(guard) + 1)}SOD2_RUN({number}, step_{number});")
     lines += [f"{'  ' * depth}}}" for depth in range(len(open_guard), 0, -1)]
@@ -136,6 +138,17 @@ def _guards(emission: Emission) -> list[tuple[str, str]]:
             continue
         sides = f"*left = {emission.formula(r.left)}; *right = {emission.formula(r.right)};"
         found.append((f"{r.left} must equal {r.right} (node {r.node})", sides))
+    return found
+
+
+def _branch_checks(emission: Emission) -> dict[Guard, list[str]]:
+    """C that leaves the run where a branch is entered whose requirements these sizes do not meet."""
+    found: dict[Guard, list[str]] = {}
+    for r in emission.analysis.requirements:
+        if r.guard and (r.left.symbols() | r.right.symbols()) <= emission.symbols.keys():
+            text = c_string(f"{r.left} must equal {r.right} (node {r.node})")
+            check = f"if ({emission.size(r.left)} != {emission.size(r.right)}) return {text};"
+            found.setdefault(r.guard, []).append(check)
     return found
 
 

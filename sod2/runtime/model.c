@@ -336,8 +336,9 @@ int sod2_run(sod2_model *model, const void *const *inputs) {
   memset(model->step_ns, 0, sizeof *model->step_ns * (size_t)model->program->steps);
   sod2_state state = state_of(model);
   uint64_t floating = sod2_denormals_off();
-  model->program->run(&state);
+  const char *refusal = model->program->run(&state);
   sod2_denormals_restore(floating);
+  if (refusal != NULL) return fail(SOD2_ERROR_INPUT, "the branch taken does not accept these input dims: %s", refusal);
   model->ran = 1;
   return SOD2_OK;
 }

@@ -51,7 +51,8 @@ typedef struct sod2_program {
     int (*bind)(const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
     /* Fills `plan` (kernel versions) and bytes of every buffer; `weights` is the payload, to see which layouts exist; *overflow becomes 1 when a size exceeds 2^62. */
     void (*sizes)(const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes, int *overflow);
-    void (*run)(const sod2_state *state);
+    /* NULL, or the sentence of a requirement of a branch that is taken but not met: nothing after it ran. */
+    const char *(*run)(const sod2_state *state);
     /* Address, rank and dims of an output of the run that ended. */
     void (*result)(const sod2_state *state, int index, sod2_tensor *tensor);
 } sod2_program;
