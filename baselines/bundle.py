@@ -22,11 +22,8 @@ SOURCES = ("baselines/bundle.py", "baselines/runner.py", "baselines/environment.
 RUNNER = Path(__file__).with_name("runner.py")
 
 
-def place_model(model: Path, control: object, out: Path, *, share: bool = True) -> Path:
+def place_model(model: Path, control: object, out: Path) -> Path:
     """Put the model into the folder `out` as model.onnx, with `If` replaced for control "all"; returns its path.
-
-    Large weights are shared with the model's file, or copied for readers that refuse files with several names, as
-    recent releases of the `onnx` package do.
 
     The indices of max poolings are dropped where nothing reads them. onnxruntime and OpenVINO would compute them, MNN
     3.6.1 computes a pooling with indices wrongly at the padding, TVM and TFLite have no operator for them.
@@ -39,8 +36,8 @@ def place_model(model: Path, control: object, out: Path, *, share: bool = True) 
     onnx.save(graph, target)
     weights = model.with_name(f"{model.name}.data")  # of large models; the graph refers to it by this name
     if weights.exists():
-        # Hundreds of megabytes, shared by the bundles of all configurations.
-        (os.link if share else shutil.copyfile)(weights, out / weights.name)
+        # Not linked: the `onnx` package refuses to read a file with several names, the model's own then too.
+        shutil.copyfile(weights, out / weights.name)
     return target
 
 

@@ -15,11 +15,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import uv
+from packaging.specifiers import SpecifierSet
 
 ENVIRONMENTS = Path("results/envs")
+
+
+class NoInterpreter(Exception):
+    """No installed Python satisfies what a script requires; the message says what to install."""
 
 
 def header(script: Path) -> str:
@@ -55,7 +61,26 @@ def _create(script: Path, folder: Path) -> None:
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     tool = uv.find_uv_bin()
-    subprocess.run([tool, "venv", "--quiet", "--python", sys.executable, str(part)], check=True)
+    subprocess.run([tool, "venv", "--quiet", "--python", interpreter_for(script), str(part)], check=True)
     interpreter = str(part / "bin" / "python")
     subprocess.run([tool, "pip", "install", "--quiet", "--python", interpreter, "-r", str(script)], check=True)
     os.rename(part, folder)
+
+
+def interpreter_for(script: Path) -> str:
+    """An installed Python that satisfies the script's `requires-python`: the one that runs this where it can.
+
+    Raises NoInterpreter. Looks in PATH and among pyenv's versions; downloads none.
+    """
+    required = SpecifierSet(tomllib.loads(header(script))["requires-python"])
+    candidates = [sys.executable]
+    names = [f"python3.{minor}" for minor in range(20, 8, -1)]
+    candidates += [path for name in names if (path := shutil.which(name)) is not None]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates += [str(path) for path in sorted(pyenv.glob("*/bin/python3"))]
+    for candidate in candidates:
+        probe = [candidate, "-c", "import platform; print(platform.python_version())"]
+        result = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if result.returncode == 0 and required.contains(result.stdout.strip()):
+            return candidate
+    raise NoInterpreter(f"{script.name} needs Python {required}, and none is installed: install one, e.g. by pyenv")

@@ -43,7 +43,7 @@ class Tvm(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"TVM is compiled for processors of kind 'cpu' here, not for '{processor}'")
-        source = bundle.place_model(model, options.get("control", "switch"), out, share=False)
+        source = bundle.place_model(model, options.get("control", "switch"), out)
         pipeline = str(options.get("schedules", "scheduled"))
         probe = out / "probe.onnx"
         bundle.write_probe(probe, PROBE_SIZE)

@@ -182,7 +182,15 @@ class Parameters:
         model = self.graph(name, inputs, outputs)
         for parameter in self._arrays:
             model.graph.initializer.append(numpy_helper.from_array(self.array(parameter), parameter))
+        _drop_pool_indices(model)
         return model
+
+
+def _drop_pool_indices(model: ModelProto) -> None:
+    """Remove the second output of MaxPool: exporters declare it only where it is read, and it slows engines down."""
+    for node in model.graph.node:
+        if node.op_type == "MaxPool" and len(node.output) == 2:
+            del node.output[1:]
 
 
 def read_calibration(name: str, variant: str) -> dict[str, np.ndarray]:

@@ -54,7 +54,8 @@ def code_digest() -> str:
 
 def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out: Path) -> Path:
     """Write and compile all files of an artifact; returns `out`, which appears only when it is complete."""
-    if out.exists() and not (out / "manifest.json").is_file():
+    replaceable = not out.exists() or (out / "manifest.json").is_file() or (out.is_dir() and not any(out.iterdir()))
+    if not replaceable:
         raise Error(f"{str(out)!r} exists and is no artifact; give a new name, or an artifact to replace")
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
