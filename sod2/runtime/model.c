@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 #include "program.h"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #define PLANS 32
 #define MAX_THREADS 1024
@@ -27,6 +30,9 @@
 /* What bind decides for one tuple of dims. The arrays lie in one block behind the struct. */
 typedef struct plan {
   int64_t *dims, *sym, *choice, *offset;
+#ifdef __SANITIZE_ADDRESS__
+  int64_t *bytes;
+#endif
   int64_t arena_bytes, live_bytes;
 } plan;
 
@@ -143,6 +149,9 @@ int sod2_load(const char *weights_path, int threads, sod2_model **result) {
 }
 
 void sod2_trim(sod2_model *model) {
+#ifdef __SANITIZE_ADDRESS__
+  if (model->arena != NULL) ASAN_UNPOISON_MEMORY_REGION(model->arena, (size_t)model->reserved);
+#endif
   if (model->arena != NULL) munmap(model->arena, (size_t)model->reserved);
   model->arena = NULL;
   model->reserved = 0;
@@ -183,13 +192,16 @@ static int check_dims(const sod2_program *program, const int64_t *dims) {
 
 static plan *create_plan(const sod2_model *model) {
   const sod2_program *program = model->program;
-  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->choices + (size_t)program->buffers;
+  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->choices + 2 * (size_t)program->buffers;
   plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
   if (created == NULL) return NULL;
   created->dims = (int64_t *)(created + 1);
   created->sym = created->dims + model->ranks;
   created->choice = created->sym + program->symbols;
   created->offset = created->choice + program->choices;
+#ifdef __SANITIZE_ADDRESS__
+  created->bytes = created->offset + program->buffers;
+#endif
   return created;
 }
 
@@ -205,6 +217,19 @@ static const char *payload(const sod2_model *model) {
   return model->program->weight_bytes > 0 ? model->file + SOD2_WEIGHTS_HEADER : NULL;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+/* Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write behind its own
+   unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
+static int64_t place_apart(int32_t count, const int64_t *bytes, int64_t *offset) {
+  int64_t end = SOD2_ALIGN;
+  for (int32_t i = 0; i < count; i++) {
+    offset[i] = end;
+    end += (bytes[i] + 2 * SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN;
+  }
+  return end;
+}
+#endif
+
 /* Symbols, kernel versions, sizes and offsets for `dims`. */
 static int fill_plan(sod2_model *model, const int64_t *dims, plan *filled) {
   const sod2_program *program = model->program;
@@ -215,8 +240,13 @@ static int fill_plan(sod2_model *model, const int64_t *dims, plan *filled) {
   if (overflow || !sizes_fit(model->bytes, program->buffers))
     return fail(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
   filled->live_bytes = sod2_live_peak(program->buffers, program->steps, program->range, model->bytes);
+#ifdef __SANITIZE_ADDRESS__
+  filled->arena_bytes = place_apart(program->buffers, model->bytes, filled->offset);
+  for (int32_t i = 0; i < program->buffers; i++) filled->bytes[i] = model->bytes[i];
+#else
   filled->arena_bytes = (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
       program->buffers, program->steps, program->range, model->bytes, filled->offset);
+#endif
   if (filled->live_bytes < 0 || filled->arena_bytes < 0)
     return fail(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
   return SOD2_OK;
@@ -247,6 +277,11 @@ static _Alignas(SOD2_ALIGN) char nothing[SOD2_ALIGN];
 static void set_addresses(sod2_model *model, const plan *bound) {
   char *base = model->arena != NULL ? model->arena : nothing;
   for (int32_t i = 0; i < model->program->buffers; i++) model->address[i] = base + bound->offset[i];
+#ifdef __SANITIZE_ADDRESS__
+  if (model->arena != NULL) ASAN_POISON_MEMORY_REGION(model->arena, (size_t)model->reserved);
+  for (int32_t i = 0; i < model->program->buffers; i++)
+    ASAN_UNPOISON_MEMORY_REGION(model->address[i], (size_t)bound->bytes[i]);
+#endif
 }
 
 /* Moves the plan at `index` to the front. */

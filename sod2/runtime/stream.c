@@ -47,6 +47,18 @@ static sod2_conv part(const sod2_conv *c, int64_t row, int64_t rows) {
   return p;
 }
 
+static sod2_conv strip_of_first(const sod2_conv *first, const sod2_conv *second, sod2_stream strip) {
+  sod2_conv p = part(first, strip.begin, strip.end - strip.begin);
+  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  return p;
+}
+
+static sod2_conv strip_of_second(const sod2_conv *second, sod2_stream strip) {
+  sod2_conv p = part(second, strip.row, strip.rows);
+  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  return p;
+}
+
 /* Sizes of the largest strip: rows of the first result, rows of the first input. */
 static void largest(const sod2_conv *first, const sod2_conv *second, sod2_conv *p1, sod2_conv *p2) {
   int64_t rows = rows_per_strip(first, second);
@@ -78,7 +90,12 @@ int sod2_stream_choose_second(const sod2_conv *first, const sod2_conv *second, i
 int64_t sod2_stream_scratch(const sod2_conv *first, const sod2_conv *second, int v1, int v2, int threads) {
   sod2_conv p1, p2;
   largest(first, second, &p1, &p2);
-  int64_t kernels = sod2_imax(sod2_conv_scratch(&p1, v1, threads), sod2_conv_scratch(&p2, v2, threads));
+  int64_t kernels = 0; /* a kernel's scratch may be larger for fewer rows: it cuts them into equal blocks */
+  for (sod2_stream t = strip_at(first, second, 0); t.rows > 0; t = sod2_stream_next(first, second, t)) {
+    sod2_conv one = strip_of_first(first, second, t), two = strip_of_second(second, t);
+    kernels = sod2_imax(kernels, sod2_conv_scratch(&one, v1, threads));
+    kernels = sod2_imax(kernels, sod2_conv_scratch(&two, v2, threads));
+  }
   return kernel_offset(&p1) * (int64_t)sizeof(float) + kernels;
 }
 
@@ -99,8 +116,7 @@ void sod2_stream_produce(const sod2_conv *first, const sod2_conv *second, int ve
   int64_t begin, end, rows = strip.end - strip.begin;
   if (rows <= 0) return;
   input_rows(first, strip.begin, rows, &begin, &end);
-  sod2_conv p = part(first, strip.begin, rows);
-  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  sod2_conv p = strip_of_first(first, second, strip);
   float *copied = scratch;
   for (int64_t c = 0; c < first->ic; c++)
     memcpy(copied + c * (end - begin) * first->iw, first->x + ((image * first->ic + c) * first->ih + begin) * first->iw,
@@ -132,8 +148,7 @@ void sod2_stream_consume(const sod2_conv *first, const sod2_conv *second, int ve
                         void *scratch, sod2_pool *pool) {
   shifted z = {second->epilogue, second->epilogue_args, image, strip.row * second->ow};
   if (second->epilogue == NULL) z.epilogue = store_plain, z.args = second;
-  sod2_conv p = part(second, strip.row, strip.rows);
-  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  sod2_conv p = strip_of_second(second, strip);
   p.x = sod2_stream_result(first, second, scratch);
   p.epilogue = store_shifted;
   p.epilogue_args = &z;
