@@ -6,7 +6,12 @@
    It waits for the chunks alone. The other fields of a job are written only while no chunk of it can be claimed.
 
    Workers spin for SPIN_NANOSECONDS after their last look at a job, because the next operator of a network usually
-   follows within microseconds and waking a sleeper costs 5-50 us; then they sleep on a condition variable. */
+   follows within microseconds and waking a sleeper costs 5-50 us; then they sleep on a condition variable.
+
+   A scheduler tends to wake a thread on the core of its waker, where both then share one core for milliseconds while
+   the caller works on. So before a job is published, every worker is bound to a core of its own that is not the
+   caller's, unless it already is (Linux only, and only while the process may use as many cores as the pool has threads). */
+#define _GNU_SOURCE
 #include "kernel.h"
 
 #include <pthread.h>
@@ -35,6 +40,7 @@ struct sod2_pool {
     atomic_int sleepers;
     atomic_int stop;
     int threads;
+    int caller_core; /* for which the workers were placed, -1 for none */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     worker workers[];
@@ -109,9 +115,30 @@ static void *worker_main(void *arg) {
     }
 }
 
+#if defined(__linux__)
+/* Binds each worker to a core of its own, none to the caller's. A failure leaves the threads to the scheduler. */
+static void place_workers(sod2_pool *pool) {
+    cpu_set_t allowed;
+    int core = sched_getcpu(), worker_count = pool->threads - 1;
+    if (core == pool->caller_core || core < 0) return;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < pool->threads) return;
+    pool->caller_core = core;
+    for (int cpu = 0, i = 0; cpu < CPU_SETSIZE && i < worker_count; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || cpu == core) continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        pthread_setaffinity_np(pool->workers[i++].handle, sizeof one, &one);
+    }
+}
+#else
+static void place_workers(sod2_pool *pool) { (void)pool; }
+#endif
+
 /* Publishes `claims` chunks. Sequentially consistent on both sides: either the caller sees the sleeper, or the sleeper
    sees the new epoch before it waits. */
 static void publish(sod2_pool *pool, uint32_t claims) {
+    place_workers(pool);
     uint64_t epoch = (uint64_t)epoch_of(atomic_load(&pool->ticket)) + 1;
     atomic_store(&pool->ticket, epoch << 32 | claims);
     if (atomic_load(&pool->sleepers) == 0) return;
@@ -169,6 +196,7 @@ sod2_pool *sod2_pool_create(int threads) {
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pool->threads = 1;
+    pool->caller_core = -1;
     for (int i = 0; i < workers; i++) {
         pool->workers[i] = (worker){.pool = pool, .thread = i + 1};
         if (pthread_create(&pool->workers[i].handle, NULL, worker_main, &pool->workers[i]) != 0) {
