@@ -26,6 +26,7 @@ class Sod2(Engine):
         "dmp": (True, False),
         "mvc": (True, False),
         "control": ("switch", "all"),
+        "weight_budget": (1, 2, 3, 4, 6),
     }
     sources = ("sod2/**/*.py", "sod2/**/*.c", "sod2/**/*.h", "sod2/**/*.in")
 
@@ -48,11 +49,11 @@ ENGINE = Sod2()
 
 
 def flags(options: Options) -> list[str]:
-    """Command-line form of the options: --fusion VALUE and --control VALUE, --no-X for a toggle that is off."""
+    """Command-line form of the options: --name VALUE, and --no-name for a toggle that is off."""
     flags: list[str] = []
     for name, value in sorted(options.items()):
-        if isinstance(value, str):
-            flags += [f"--{name}", value]
+        if not isinstance(value, bool):
+            flags += [f"--{name.replace('_', '-')}", str(value)]
         elif not value:
             flags.append(f"--no-{name}")
     return flags
