@@ -164,7 +164,7 @@ def check_rows(checkout: Path) -> None:
 
 def check_tables(checkout: Path) -> None:
     """Both tables have a number for each model and a ratio for each engine, in all three forms."""
-    for figure in matrix.figures():
+    for figure in ("table5", "table6"):
         with (checkout / "figures" / f"{figure}.csv").open() as file:
             lines = list(csv.DictReader(file))
         measured = [line for line in lines if line["Model"] in ("CodeBERT", "YOLO-V6", "SkipNet")]
