@@ -195,8 +195,9 @@ class _Fuser:
         if node.guard != inside[0].guard:
             return self.refuse(number, node, "they run under different branches")
         space = self.space(number)
-        if space is None or (pattern := self.operand_pattern(node.outputs[0], space)) is None:
+        if space is None:
             return self.refuse(number, node, "the group's dims are not known")
+        pattern = self.operand_pattern(node.outputs[0], space)
         if isinstance(pattern, str) or len(self.analysis[node.outputs[0]].dims) != len(space) or not all(pattern):
             return self.refuse(
                 number, node, f"its output has not provably the group's dims [{', '.join(map(str, space))}]"

@@ -3,8 +3,8 @@
 A version is a kernel with weights packed for it: direct (lanes over pixels or over output channels), or Winograd F(2)
 and F(4), whose transformed weights take 1.8 and 4 times the raw ones. The library also has F(6), which is not kept: its
 error is three times F(4)'s on SkipNet-101 (8e-5 of the output's scale), and with 7.1 times the weights it made neither
-SkipNet nor YOLO-V6 faster. At run time the kernel library picks among
-the kept versions by a cost formula over the bound sizes (runtime/conv.c); here the model's weight budget is spent.
+SkipNet nor YOLO-V6 faster. At run time the kernel library picks among the kept versions by a cost formula over the
+bound sizes (runtime/conv.c); here the model's weight budget is spent.
 
 Each layer starts with its fastest direct version. Then, as long as the budget lasts, the change with the most time
 saved per byte is made: a layer's set of versions is replaced by a better one. Time is that of the run-time formula

@@ -82,8 +82,3 @@ def collapse(extents: Sequence[Dim], accesses: Iterable[Affine], pinned: frozens
                 continue
         axes.append(Axis(extent, (number,)))
     return tuple(axes) or (Axis(constant(1), ()),)
-
-
-def step(access: Affine, axis: Axis) -> Dim:
-    """How far an access moves when a collapsed axis advances by one: the step of its innermost member."""
-    return access.terms.get(axis.members[-1], _ZERO) if axis.members else _ZERO
