@@ -1,4 +1,4 @@
-"""Command line of the compiler: compile, run, explain, bench. `sod2 COMMAND --help` tells the rest."""
+"""Command line of the compiler: compile, run, explain, memory, bench. `sod2 COMMAND --help` tells the rest."""
 
 import argparse
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sod2 import compiler
+from sod2 import checking, compiler, footprint, timeline
 from sod2.artifact import CompiledModel, load
-from sod2.codegen.target import host
+from sod2.codegen import crosscompilers
+from sod2.codegen.target import cross, host
 from sod2.compiler import Options
 from sod2.errors import Error, InputError
 from sod2.graph import Array
 from sod2.lattice import Nac, Undef, kind
-from sod2.ops import OPS
 from sod2.rdp import Analysis
 
 
@@ -52,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     compile_ = commands.add_parser("compile", help="compile an ONNX model into an artifact folder")
     compile_.add_argument("model", type=Path)
     compile_.add_argument("-o", "--output", type=Path, required=True, help="artifact folder; replaced when it exists")
+    compile_.add_argument("--target", choices=tuple(crosscompilers.SYSTEMS), help="another machine; default: this one")
+    compile_.add_argument("--cpu", help="its core by the C compiler's name, e.g. cortex-x1; default: any")
+    compile_.add_argument("--cc", help="command of the cross-compiler; default: the first that is found")
     _add_options(compile_)
 
     run = commands.add_parser("run", help="run a model or artifact once and print or save its outputs")
@@ -62,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--output", type=Path, help="write the outputs to this .npz file")
     run.add_argument("--threads", type=int, default=1)
     run.add_argument("--profile", action="store_true", help="print the time of every step")
+    run.add_argument("--timeline", type=Path, help="write steps and live bytes to this file, for ui.perfetto.dev")
+    run.add_argument(
+        "--check", action="store_true", help="compare every predicted shape with the one found (an .onnx file)"
+    )
 
     explain = commands.add_parser("explain", help="show what the analysis proves about every tensor, and the plans")
     explain.add_argument("model", type=Path)
@@ -70,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
     explain.add_argument("--control", choices=("switch", "all"), default="switch")
+
+    memory = commands.add_parser("memory", help="memory over a range of input sizes, before anything runs")
+    memory.add_argument("model", type=Path, help="an .onnx file")
+    memory.add_argument(
+        "--range", nargs="+", default=[], metavar="SYMBOL=LOW:HIGH[:STEP]", help="one for each symbol of the input dims"
+    )
+    memory.add_argument("--budget", metavar="SIZE", help="say which sizes fit so many bytes, such as 64MB or 64MiB")
+    memory.add_argument("--png", type=Path, help="draw the arena over one symbol or two into this file")
+    memory.add_argument("--threads", type=int, default=1, help="scratch of some kernels grows with the threads")
+    _add_options(memory)
 
     bench = commands.add_parser("bench", help="time a model at given input shapes")
     bench.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
@@ -116,7 +133,10 @@ def _array(name: str, value: str, dtype: np.dtype[np.generic]) -> Array:
 
 def _compile(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    out = compiler.build(arguments.model, _options(arguments), host(), arguments.output)
+    if arguments.target is None and (arguments.cpu or arguments.cc):
+        raise Error("--cpu and --cc describe another machine: give --target too")
+    target = cross(arguments.target, arguments.cpu, arguments.cc) if arguments.target else host()
+    out = compiler.build(arguments.model, _options(arguments), target, arguments.output)
     manifest = json.loads((out / "manifest.json").read_text())
     print(
         f"{out}: {manifest['steps']} steps, {manifest['kernels']} generated kernels, "
@@ -136,10 +156,29 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     if arguments.profile:
         print("\n".join(_profile(model, inputs)))
+    if arguments.timeline:
+        timeline.write(timeline.trace(model, inputs), arguments.timeline)
+    if arguments.check:
+        _check(arguments.model, inputs, outputs)
     if arguments.output:
         partial = arguments.output.with_name(f"{arguments.output.name}.tmp.npz")
         np.savez(partial, allow_pickle=False, **outputs)
         partial.rename(arguments.output)
+
+
+def _check(path: Path, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+    """Print the self-check of a run and how far its outputs are from the reference; an Error for a wrong prediction."""
+    if path.is_dir():
+        raise Error(f"{str(path)!r} is an artifact, in which no analysis is; --check takes the .onnx file")
+    report = checking.check(compiler.analyze(path), inputs)
+    print(report)
+    for name, array in outputs.items():
+        wanted = report.values[name]
+        scale = float(np.abs(wanted, dtype=np.float64).max(initial=0)) or 1.0
+        apart = float(np.abs(array.astype(np.float64) - wanted).max(initial=0)) / scale
+        print(f"{name}: {apart:.1e} of its scale away from the reference")
+    if report.wrong:
+        raise Error(f"{len(report.wrong)} predictions of {str(path)!r} are wrong")
 
 
 def _profile(model: CompiledModel, inputs: dict[str, Array]) -> Iterator[str]:
@@ -155,7 +194,7 @@ def _tensor_lines(analysis: Analysis) -> Iterator[str]:
     for value in analysis.graph.inputs:
         yield f"{value.name}: {analysis[value.name]}  input"
     for node in analysis.graph.nodes:
-        dynamism = OPS(node).dynamism(node, analysis.of(node.inputs)).name
+        dynamism = analysis.dynamism(node).name
         for tensor in node.outputs:
             if tensor:
                 reason = f"  blocked by {analysis.reasons[tensor]}" if tensor in analysis.reasons else ""
@@ -184,8 +223,31 @@ def _explain(arguments: argparse.Namespace) -> None:
     if plan is None:
         analysis = compiler.analyze(arguments.model, arguments.control)
         print("\n".join(_tensor_lines(analysis)))
-        for requirement in analysis.requirements:
-            print(f"requires {requirement}")
+        for minted in analysis.minted.values():
+            print(f"minted {minted}")
+        for r in analysis.requirements:
+            told = analysis.minted.keys().isdisjoint(r.left.symbols() | r.right.symbols())
+            print(f"requires {r}" if told else f"requires at run time {r}")
+
+
+def _memory(arguments: argparse.Namespace) -> None:
+    options = _options(arguments)
+    budget = footprint.parse_bytes(arguments.budget) if arguments.budget else None
+    plan = compiler.plan(arguments.model, options)
+    ranges = footprint.parse_ranges(arguments.range, plan.analysis.symbols)
+    print(f"live peak, any path:          {footprint.formula(plan.storage).live_peak} bytes")
+    print(f"live peak, outside branches:  {footprint.outside_branches(plan.storage)} bytes")
+    model = compiler.compile(arguments.model, options, arguments.threads)
+    found = footprint.scan(model, plan.analysis, ranges)
+    worst = found.worst
+    where = ", ".join(f"{k}={v}" for k, v in worst.symbols.items())
+    print(f"largest arena:                {(worst.arena or 0) / 2**20:.2f} MiB at {where or 'the only size'}")
+    print(f"packed weights:               {model.stats.weight_bytes / 2**20:.2f} MiB")
+    print(f"{len(found.points)} sizes were tried; {sum(p.arena is None for p in found.points)} the model refuses")
+    if budget is not None:
+        print(f"within {arguments.budget}:", *found.fitting(budget), sep="\n  ")
+    if arguments.png:
+        footprint.draw(found, arguments.png, plan.graph.name, budget)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -212,7 +274,7 @@ def _bench(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; errors of the user end in one sentence and status 1."""
     arguments = _parser().parse_args(argv)
-    commands = {"compile": _compile, "run": _run, "explain": _explain, "bench": _bench}
+    commands = {"compile": _compile, "run": _run, "explain": _explain, "memory": _memory, "bench": _bench}
     try:
         commands[arguments.command](arguments)
     except (Error, OSError) as error:

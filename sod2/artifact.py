@@ -3,7 +3,7 @@
 manifest.json   inputs, outputs, options, target, versions
 model.c         the generated code, readable
 weights.bin     packed constants, mapped and shared at run time
-model.so        for Python and for any program that links sod2.h
+model.so        for Python and for any program that links sod2.h; not when compiled for another machine
 bench           a program of its own that runs samples and measures
 
 A folder is written under a temporary name and renamed when it is complete.
@@ -78,8 +78,9 @@ def _compile(emission: Emission, folder: Path) -> None:
     library = runtime_objects(target, cache)
     (model,) = compile_objects(target, [folder / "model.c"], [], cache)
     program = compile_objects(target, [RUNTIME / name for name in BENCH_SOURCES], [], cache)
-    link_shared(target, [model, *library], folder / "model.so")
-    link_executable(target, [*program, model, *library], folder / "bench")
+    if target.shared:
+        link_shared(target, [model, *library], folder / "model.so")
+    link_executable(target, [*program, model, *library], folder / "bench", hooked=True)
 
 
 def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +163,10 @@ class CompiledModel:
         return {t.name.decode(): _array(t) for t in found}
 
     def peak_bytes(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """Arena bytes that a run at these input shapes needs: intermediates, scratch and outputs."""
+        """Arena bytes that a run at these input shapes needs: intermediates, scratch and outputs.
+
+        Sizes that only execution tells are not in it; behind a run `stats.arena_bytes` says what that one needed.
+        """
         names = [t.name.decode() for t in self._inputs]
         self._check_names(shapes)
         self._bind([tuple(shapes[n]) for n in names])
@@ -184,6 +188,11 @@ class CompiledModel:
             return [(self._library.sod2_step_name(self._handle, k).decode(), int(times[k])) for k in range(count)]
         finally:
             self._library.sod2_profile(self._handle, 0)
+
+    def live_bytes(self) -> list[int]:
+        """Bytes that are live while each step of the bound plan runs, scratch included."""
+        count = self._library.sod2_step_count(self._handle)
+        return [int(self._library.sod2_step_bytes(self._handle, k)) for k in range(count)]
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         wanted = [t.name.decode() for t in self._inputs]
@@ -247,6 +256,7 @@ def _library(path: Path) -> ctypes.CDLL:
         "sod2_step_name": (ctypes.c_char_p, [handle, ctypes.c_int]),
         "sod2_profile": (None, [handle, ctypes.c_int]),
         "sod2_step_ns": (ctypes.POINTER(ctypes.c_int64), [handle]),
+        "sod2_step_bytes": (ctypes.c_int64, [handle, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

@@ -12,7 +12,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from sod2 import artifact, attention, frontend, fusion, order, rdp, simplify, storage, versions
+from sod2 import (
+    artifact,
+    attention,
+    branches,
+    frontend,
+    fusion,
+    order,
+    ranks,
+    rdp,
+    rewrite,
+    simplify,
+    storage,
+    versions,
+    widening,
+)
 from sod2.artifact import CompiledModel
 from sod2.codegen import model as codegen
 from sod2.codegen.steps import Emission
@@ -59,7 +73,27 @@ class Plan:
 
 def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
     """RDP of a model: symbolic facts of every tensor. Needs no C compiler."""
-    return rdp.analyze(simplify.run(frontend.load(source, control)))
+    return _decided(simplify.run(frontend.load(source, control)))[1]
+
+
+def _decided(graph: Graph) -> tuple[Graph, Analysis]:
+    """The graph with branches that are decided resolved, and its analysis.
+
+    Not the graph that the analysis has: in that one, requirements have become bounds of the inputs' symbols.
+    """
+    analysis = rdp.analyze(graph)
+    while (smaller := branches.run(graph, analysis)) is not graph:
+        graph = simplify.run(smaller)
+        analysis = rdp.analyze(graph)
+    return graph, analysis
+
+
+def _ranked(graph: Graph, analysis: Analysis) -> Graph:
+    """The graph in which only outputs may have several ranks, as far as ranks.py can do that."""
+    while (split := ranks.run(graph, analysis)) is not graph:
+        graph = frontend.without_dead(split)
+        analysis = rdp.analyze(graph)
+    return graph
 
 
 _FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
@@ -72,17 +106,21 @@ _FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
 def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -> Plan:
     """All passes up to code generation."""
     options = options or Options()
-    graph = simplify.run(frontend.load(source, options.control))
+    graph = _ranked(*_decided(simplify.run(frontend.load(source, options.control))))
     if options.fusion != "none":
+        graph = rewrite.run(graph)
         graph = attention.fuse(graph, rdp.analyze(graph))
     analysis = rdp.analyze(graph)
+    if (wide := widening.run(graph, analysis)) is not graph:
+        graph = simplify.fold_constants(wide)
+        analysis = rdp.analyze(graph)
     fused = _FUSE[options.fusion](graph, analysis)
     arrange = order.near_optimal if options.sep else order.as_given
     return Plan(graph, analysis, fused, storage.assign(graph, analysis, arrange(graph, analysis, fused)))
 
 
-def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
-    """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
+def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> Emission:
+    """All passes and the generated code: what artifact.write turns into files."""
     planned = plan(source, options)
     tile = Tile(target.lanes, target.mr, target.nr)
     kept = versions.plan(
@@ -95,7 +133,12 @@ def build(source: str | Path | onnx.ModelProto, options: Options, target: Target
     )
     emission = Emission(planned.analysis, planned.storage, target, kept)
     codegen.emit(emission)
-    return artifact.write(emission, options.dmp, asdict(options), out)
+    return emission
+
+
+def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
+    """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
+    return artifact.write(emit(source, options, target), options.dmp, asdict(options), out)
 
 
 def compile(source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1) -> CompiledModel:

@@ -15,7 +15,8 @@ from math import ceil
 from sod2.packing import Tile
 
 _STRIP_CYCLES = 0.4  # per float of the image
-_STORE_CYCLES = {"panel": 5.5, "pixel": 8.5}  # per vector of results
+_STORE_CYCLES = {"panel": 5.5, "pixel": 12.0}  # per vector of results
+_SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
 _TRANSFORM_CYCLES = {2: 78.0, 4: 223.0, 6: 475.0}  # per tile and vector of channels
 _BYTES_PER_CYCLE = 6.0  # of weights from memory, half of the bandwidth of a core
 
@@ -48,8 +49,8 @@ class ConvLayer:
 
     @property
     def lines(self) -> tuple[int, int]:
-        """Output lines and the pixels of one: all pixels are one line where the image is read in place."""
-        return (1, self.out[0] * self.out[1]) if self.in_place else self.out
+        """Output lines and the pixels of one: all pixels are one line where the kernel is a single tap."""
+        return (1, self.out[0] * self.out[1]) if self.kernel == (1, 1) else self.out
 
 
 def possible_versions(layer: ConvLayer) -> tuple[str, ...]:
@@ -95,6 +96,7 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
         tiles = (
             lines * ceil(pixels / tile.nr) * layer.groups * layer.depth * _block_cycles(layer.oc // layer.groups, tile)
         )
+        tiles *= 1 + _SLOWER_PER_TAP * layer.depth
         return tiles + _STORE_CYCLES[version] * lines * pixels * layer.oc / tile.lanes + _strip_cycles(layer)
     if version == "pixel":
         panels = layer.groups * ceil(layer.oc // layer.groups / tile.nr)

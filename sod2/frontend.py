@@ -1,11 +1,11 @@
-"""ONNX to Graph: one flat, named, frozen graph with `<Switch, Combine>` in place of `If`.
+"""ONNX to Graph: one flat, named, frozen graph with `<Switch, Combine>` in place of `If`, loops between two nodes.
 
 Local functions are inlined by onnx itself; initializers and Constant nodes become constants; a dim_param becomes an
 expression over symbols (`32*h`), and an unnamed dim a symbol of its own. Tensors and nodes of a branch keep their names
 unless those are taken. With `control="all"` both branches of every If run and a Where picks the result, which is how
-the paper's baselines execute control flow.
+the paper's baselines execute control flow. Loop and Scan are read by loop_frontend.py.
 
-Limits: opsets older than 13 are converted by onnx's version converter; Loop, Scan and sparse initializers are refused.
+Limits: opsets older than 13 are converted by onnx's version converter; sparse initializers are refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 import onnx.version_converter
 from onnx import numpy_helper
 
+from sod2 import functions, loop_frontend, old_scan
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Array, Graph, Guard, Node, Value
 from sod2.symbolic import Dim, as_dim, constant, parse, substitute, symbol
 
 OLDEST_OPSET = 13
+_SCAN_OPSET = 9  # before it, Scan had a batch dim, which onnx's version converter drops
 _UNKNOWN_NAMES = {"", "?", "-1", "None", "unk", "unknown"}
 
 
@@ -49,28 +50,33 @@ def load(source: str | Path | onnx.ModelProto, control: str = "switch") -> Graph
     """Read a model into a Graph. `control`: `switch` (the taken branch runs) or `all` (every branch, then Where)."""
     model = read(source)
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if not opset:
+    if not opset and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
         raise ModelError(f"model {model.graph.name!r} imports no version of the ai.onnx operators")
+    opset = opset or onnx.defs.onnx_opset_version()
     if opset > onnx.defs.onnx_opset_version():
         newest = onnx.defs.onnx_opset_version()
         raise UnsupportedError(f"model {model.graph.name!r} uses opset {opset}; up to {newest} is supported")
     if opset < OLDEST_OPSET:
         model, opset = _converted(model, opset), OLDEST_OPSET
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    reader = _Reader(control, opset)
+    model = functions.inlined(model)
+    reader = Reader(control, opset)
     return reader.graph(model.graph, opset)
 
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    light = onnx.ModelProto()
+    light.CopyFrom(old_scan.batched(model) if opset < _SCAN_OPSET else model)
+    heavy = functions.without_data(light.graph)  # the converter's models must not exceed 2 GB
     try:
-        return onnx.version_converter.convert_version(model, OLDEST_OPSET)
+        converted = onnx.version_converter.convert_version(light, OLDEST_OPSET)
     except Exception as error:  # the converter raises plain RuntimeError and its own C++ exceptions
         first = str(error).strip().splitlines()[0]
         raise UnsupportedError(
             f"the model uses opset {opset}, which onnx could not convert to {OLDEST_OPSET}, "
             f"the oldest one supported: {first}"
         ) from None
+    converted.graph.initializer.extend(heavy)
+    return converted
 
 
 def attributes(proto: onnx.NodeProto) -> dict[str, Any]:
@@ -141,22 +147,27 @@ def _dtype(tensor: onnx.TypeProto.Tensor, name: str) -> np.dtype[Any]:
 
 
 @dataclass
-class _Scope:
-    """Names visible in one (sub-)graph: the file's names to the graph's; captures go through `outer`."""
+class Scope:
+    """Names visible in one (sub-)graph: the file's names to the graph's; captures go through `outer`.
+
+    `nodes` is where its nodes go: a list of its own for the body of a loop, that around it for a branch.
+    """
 
     names: dict[str, str]
+    nodes: list[Node]
     guard: Guard = ()
     defined: set[str] = field(default_factory=set)
-    outer: "_Scope | None" = None
+    outer: "Scope | None" = None
     predicate: str = ""
     branch: bool = True
 
 
 @dataclass
-class _Reader:
+class Reader:
+    """Collects the nodes and constants of a graph and of those inside it."""
+
     control: str
     opset: int
-    nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     switches: dict[tuple[str, str, Guard], tuple[str, str]] = field(default_factory=dict)
@@ -170,7 +181,7 @@ class _Reader:
         return fresh
 
     def graph(self, proto: onnx.GraphProto, opset: int) -> Graph:
-        scope = _Scope({})
+        scope = Scope({}, [])
         # The tensors of the outer graph keep their names; those of branches give way.
         self.taken.update(t.name for t in (*proto.initializer, *proto.input))
         self.taken.update(t for n in proto.node for t in n.output)
@@ -178,9 +189,9 @@ class _Reader:
         inputs = [self.input(v, scope) for v in proto.input if v.name not in stored]
         self.body(proto, scope)
         outputs = tuple(self.lookup(o.name, scope, f"output {o.name!r} of the graph") for o in proto.output)
-        return Graph(proto.name or "model", tuple(inputs), outputs, tuple(self.nodes), self.constants, opset)
+        return Graph(proto.name or "model", tuple(inputs), outputs, tuple(scope.nodes), self.constants, opset)
 
-    def input(self, value: onnx.ValueInfoProto, scope: _Scope) -> Value:
+    def input(self, value: onnx.ValueInfoProto, scope: Scope) -> Value:
         if not value.type.HasField("tensor_type"):
             raise UnsupportedError(f"input {value.name!r} is not a tensor; sequences and optionals are not supported")
         tensor = value.type.tensor_type
@@ -188,7 +199,8 @@ class _Reader:
         shape = dims_of(value.name, tensor.shape) if tensor.HasField("shape") else None
         return Value(value.name, _dtype(tensor, value.name), shape)
 
-    def body(self, proto: onnx.GraphProto, scope: _Scope) -> None:
+    def body(self, proto: onnx.GraphProto, scope: Scope) -> None:
+        """The initializers and nodes of a (sub-)graph."""
         if proto.sparse_initializer:
             raise UnsupportedError(f"graph {proto.name!r} has sparse initializers; dense ones are supported")
         for tensor in proto.initializer:
@@ -196,7 +208,7 @@ class _Reader:
         for node in proto.node:
             self.node(node, scope)
 
-    def node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
+    def node(self, proto: onnx.NodeProto, scope: Scope) -> None:
         label = self.unique(f"node:{proto.name or next(iter(proto.output), proto.op_type)}").removeprefix("node:")
         self.check_arity(proto, label)
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
@@ -207,11 +219,19 @@ class _Reader:
         if proto.op_type == "If" and proto.domain in ("", "ai.onnx"):
             self.branches(proto, label, inputs[0], scope)
             return
+        if proto.op_type in loop_frontend.READ and proto.domain in ("", "ai.onnx", "sod2"):
+            loop_frontend.READ[proto.op_type](self, proto, label, inputs, scope)
+            return
         outputs = tuple(self.define(t, scope) for t in proto.output)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        self.nodes.append(Node(label, proto.op_type, _trim(inputs), outputs, attributes(proto), scope.guard, domain))
+        scope.nodes.append(Node(label, proto.op_type, _trim(inputs), outputs, attributes(proto), scope.guard, domain))
 
-    def define(self, name: str, scope: _Scope) -> str:
+    def inside(self, outer: Scope, iteration: str) -> Scope:
+        """The scope of a loop's body."""
+        return Scope({}, [], (*outer.guard, (iteration, True)), set(), outer)
+
+    def define(self, name: str, scope: Scope) -> str:
+        """The graph's name of a tensor that is new in this scope; ModelError when it is not."""
         if not name:
             return ""
         if name in scope.defined:
@@ -233,7 +253,7 @@ class _Reader:
             if not least <= count <= most:
                 raise ModelError(f"node {label!r} ({proto.op_type}) has {count} {side}; it takes {least} to {most}")
 
-    def lookup(self, name: str, scope: _Scope, reader: str) -> str:
+    def lookup(self, name: str, scope: Scope, reader: str) -> str:
         """The graph's name of a tensor, through Switches where it is captured from outside a branch."""
         if name in scope.names:
             return scope.names[name]
@@ -245,30 +265,31 @@ class _Reader:
         scope.names[name] = captured
         return captured
 
-    def switch(self, tensor: str, scope: _Scope) -> str:
+    def switch(self, tensor: str, scope: Scope) -> str:
         """The output of Switch(predicate, tensor) that belongs to this branch."""
         assert scope.outer is not None
         key = tensor, scope.predicate, scope.outer.guard
         if key not in self.switches:
             outputs = self.unique(f"{tensor}@then"), self.unique(f"{tensor}@else")
             label = self.unique(f"node:Switch/{tensor}/{scope.predicate}").removeprefix("node:")
-            self.nodes.append(Node(label, "Switch", (scope.predicate, tensor), outputs, {}, scope.outer.guard))
+            switch = Node(label, "Switch", (scope.predicate, tensor), outputs, {}, scope.outer.guard)
+            scope.outer.nodes.append(switch)
             self.switches[key] = outputs
         return self.switches[key][0 if scope.branch else 1]
 
-    def branches(self, proto: onnx.NodeProto, label: str, predicate: str, scope: _Scope) -> None:
+    def branches(self, proto: onnx.NodeProto, label: str, predicate: str, scope: Scope) -> None:
         graphs = {a.name: a.g for a in proto.attribute}
         switched = self.control == "switch"
         results = []
         for attribute, branch in (("then_branch", True), ("else_branch", False)):
             guard = (*scope.guard, (predicate, branch)) if switched else scope.guard
-            inner = _Scope({}, guard, set(), scope, predicate if switched else "", branch)
+            inner = Scope({}, scope.nodes, guard, set(), scope, predicate if switched else "", branch)
             self.body(graphs[attribute], inner)
             results.append([self.lookup(o.name, inner, f"{attribute} of {label!r}") for o in graphs[attribute].output])
         for name, a, b in zip(proto.output, *results, strict=True):
             op = "Combine" if switched else "Where"
             node = self.unique(f"node:{op}/{name}").removeprefix("node:")
-            self.nodes.append(Node(node, op, (predicate, a, b), (self.define(name, scope),), {}, scope.guard))
+            scope.nodes.append(Node(node, op, (predicate, a, b), (self.define(name, scope),), {}, scope.guard))
 
 
 def _trim(tensors: Sequence[str]) -> tuple[str, ...]:
@@ -281,11 +302,30 @@ def _trim(tensors: Sequence[str]) -> tuple[str, ...]:
 
 def without_dead(graph: Graph, keep: Iterable[str] = ()) -> Graph:
     """The graph without nodes, outputs of nodes and constants that no output of the graph needs."""
-    needed = set(graph.outputs) | set(keep)
+    needed = _needed(graph, (*graph.outputs, *keep))
+    loops = {node.name: loop for loop in graph.loops.values() for node in (loop.begin, loop.end)}
     live = []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
+    for node in graph.nodes:
+        if node.name in loops and loops[node.name].iteration in needed:
+            live.append(loop_frontend.pruned(node, loops[node.name], needed))
+        elif needed.intersection(node.outputs):
             live.append(replace(node, outputs=tuple(t if t in needed else "" for t in node.outputs)))
-            needed.update(node.inputs, (p for p, _ in node.guard))
     constants: Mapping[str, Array] = {k: v for k, v in graph.constants.items() if k in needed}
-    return Graph(graph.name, graph.inputs, graph.outputs, tuple(reversed(live)), constants, graph.opset)
+    return Graph(graph.name, graph.inputs, graph.outputs, tuple(live), constants, graph.opset)
+
+
+def _needed(graph: Graph, wanted: Sequence[str]) -> set[str]:
+    """All tensors that lead to those wanted."""
+    loops = {t: loop for loop in graph.loops.values() for n in (loop.begin, loop.end) for t in n.outputs}
+    needed = {""}
+    pending = list(wanted)
+    while pending:
+        tensor = pending.pop()
+        if tensor in needed:
+            continue
+        needed.add(tensor)
+        node = graph.producer.get(tensor)
+        if node is not None:
+            pending += loops[tensor].sources(tensor) if tensor in loops else node.inputs
+            pending += (name for name, _ in node.guard)
+    return needed - {""}

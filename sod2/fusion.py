@@ -67,7 +67,10 @@ def run_time_operands(node: Node, analysis: Analysis) -> tuple[str, ...]:
 
 def live_nodes(graph: Graph, analysis: Analysis) -> tuple[Node, ...]:
     """The nodes that have to run: backwards from the outputs, without those whose outputs' values are known."""
-    needed = {t for t in graph.outputs if analysis[t].known_value is None}
+    minting = analysis.minting
+    needed = {t for t in graph.outputs if analysis.known(t) is None}
+    for tensor in analysis.results:
+        needed.update(t for mint in minting.closure(minting.awaited_by(tensor)) for t in mint.inputs)
     live: list[Node] = []
     for node in reversed(graph.nodes):
         wanted = [t for t in node.outputs if t in needed]
@@ -75,7 +78,7 @@ def live_nodes(graph: Graph, analysis: Analysis) -> tuple[Node, ...]:
             continue
         live.append(node)
         read = (*run_time_operands(node, analysis), *(p for p, _ in node.guard))
-        needed.update(t for t in read if analysis[t].known_value is None)
+        needed.update(t for t in (*read, *minting.upstream(node)) if analysis.known(t) is None)
     return tuple(reversed(live))
 
 
@@ -92,6 +95,7 @@ class _Fuser:
     def __post_init__(self) -> None:
         self.position = {n.name: k for k, n in enumerate(self.nodes)}
         self.producer = {t: n for n in self.nodes for t in n.outputs if t}
+        self.stored = {*self.graph.outputs, *self.analysis.minting.read}  # read by what is no node
         self.consumers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for t in dict.fromkeys((*run_time_operands(node, self.analysis), *(p for p, _ in node.guard))):
@@ -99,6 +103,9 @@ class _Fuser:
 
     def is_view(self, node: Node) -> bool:
         return OPS(node).is_view
+
+    def is_anchor(self, node: Node) -> bool:
+        return OPS(node).is_anchor(node, self.analysis.of(node.inputs))
 
     def dims(self, tensor: str) -> tuple[Dim, ...] | None:
         shape = self.analysis[tensor].shape
@@ -110,7 +117,7 @@ class _Fuser:
         number = len(self.members)
         self.members[number] = [node]
         self.group_of[node.name] = number
-        if OPS(node).has_call:
+        if self.is_anchor(node):
             self.anchors[number] = node
         return number
 
@@ -122,7 +129,7 @@ class _Fuser:
             t
             for n in inside
             for t in n.outputs
-            if t and (t in self.graph.outputs or any(c.name not in names for c in self.consumers.get(t, ())))
+            if t and (t in self.stored or any(c.name not in names for c in self.consumers.get(t, ())))
         ]
 
     def reaches(self, starts: Iterable[Node], target: int) -> bool:
@@ -140,11 +147,16 @@ class _Fuser:
                 continue
             seen.add(key)
             for member in self.members[number] if number is not None else [node]:
-                for t in (*run_time_operands(member, self.analysis), *(p for p, _ in member.guard)):
+                for t in self.depends(member):
                     producer = self.producer.get(t)
                     if producer is not None and (self.position[producer.name] >= floor or number is not None):
                         stack.append(producer)
         return False
+
+    def depends(self, node: Node) -> tuple[str, ...]:
+        """The tensors that have to be there before a node runs."""
+        operands = run_time_operands(node, self.analysis)
+        return (*operands, *(p for p, _ in node.guard), *self.analysis.minting.upstream(node))
 
     def refuse(self, group: int, node: Node, reason: str) -> bool:
         self.refusals[self.members[group][-1].name, node.name] = reason
@@ -212,7 +224,8 @@ class _Fuser:
                 return self.refuse(number, node, reason)
         if number in self.anchors and self.tile_reason(number, [True] * len(space), space, node.name):
             return self.refuse(number, node, f"{self.anchors[number].op} takes no epilogue")
-        producers = [self.producer[t] for t in external if t in self.producer]
+        before = (*external, *self.analysis.minting.upstream(node))
+        producers = [self.producer[t] for t in before if t in self.producer]
         if any(self.reaches([p], number) for p in producers):
             return self.refuse(number, node, "an operand depends on the group through another kernel")
         return True
@@ -237,7 +250,7 @@ class _Fuser:
         if not op.has_at or op.is_view or op.mapping not in _PULLED or len([t for t in producer.outputs if t]) != 1:
             return False
         tensor = producer.outputs[0]
-        if tensor in self.graph.outputs or any(c.name not in inside for c in self.consumers[tensor]):
+        if tensor in self.stored or any(c.name not in inside for c in self.consumers[tensor]):
             return False
         if producer.guard != consumer.guard or any(p == tensor for n in self.members[number] for p, _ in n.guard):
             return False
@@ -253,7 +266,7 @@ class _Fuser:
 
     def fuse(self) -> None:
         for node in self.nodes:
-            if OPS(node).has_call:
+            if self.is_anchor(node):
                 self.grow(self.start(node))
         for node in self.nodes:
             if node.name not in self.group_of and not self.is_view(node):
@@ -318,7 +331,8 @@ def _in_order(groups: Sequence[Group], nodes: Sequence[Node], analysis: Analysis
         if group.name in done:
             return
         done.add(group.name)
-        for t in (*group.inputs, *(p for p, _ in group.guard)):
+        upstream = [t for node in group.nodes for t in analysis.minting.upstream(node)]
+        for t in (*group.inputs, *(p for p, _ in group.guard), *upstream):
             for before in sources(t, set()):
                 visit(before)
         order.append(group)

@@ -3,11 +3,14 @@
 Einsum of two operands becomes MatMul between Transposes: labels of both operands and of the result are batch dims,
 those of both operands alone are summed, and MatMul's broadcasting takes the labels that only the first operand has. An
 equation with a repeated label inside an operand, an ellipsis, or more than one summed or second-only label stays as it
-is; code generation then refuses it by name.
+is and runs as a loop. Recurrent layers of layout 1 (batch first) become layers of layout 0 between Transposes,
+an optimiser step over several tensors one for each. Operators of com.microsoft are in contrib.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sod2 import contrib
 from sod2.graph import Graph, Node
 
 
@@ -15,7 +18,8 @@ def run(graph: Graph) -> Graph:
     """The graph with every operator that can be lowered."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes += _einsum(node) if node.op == "Einsum" and not node.domain else [node]
+        lower = _LOWERED.get((node.domain, node.op))
+        nodes += [node] if lower is None else lower(node)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -79,3 +83,55 @@ def _einsum(node: Node) -> list[Node]:
 
 def _permutation(given: str, wanted: str) -> list[int]:
     return [given.index(label) for label in wanted]
+
+
+def _batch_first(node: Node) -> list[Node]:
+    """A recurrent layer of layout 1 as one of layout 0 between Transposes."""
+    if not node.attrs.get("layout", 0):
+        return [node]
+    states = (5, 6) if node.op == "LSTM" else (5,)
+    inputs, outputs = list(node.inputs), list(node.outputs)
+    before, after = [], []
+    for i in (0, *states):
+        if i < len(inputs) and inputs[i]:
+            name = f"{node.outputs[0] or node.name}:operand{i}"
+            before.append(_transpose(node, inputs[i], name, [1, 0, 2]))
+            inputs[i] = name
+    for i, tensor in enumerate(node.outputs):
+        if tensor:
+            outputs[i] = f"{tensor}:steps"
+            after.append(_transpose(node, outputs[i], tensor, [2, 0, 1, 3] if i == 0 else [1, 0, 2]))
+    attrs = {name: value for name, value in node.attrs.items() if name != "layout"}
+    return [*before, replace(node, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs), *after]
+
+
+def _one_by_one(states: int) -> Callable[[Node], list[Node]]:
+    """An optimiser step over several tensors as one step for each."""
+
+    def lower(node: Node) -> list[Node]:
+        n = (len(node.inputs) - 2) // (2 + states)
+        if n == 1:
+            return [node]
+        return [
+            replace(
+                node,
+                name=f"{node.name}:{k}",
+                inputs=(*node.inputs[:2], *node.inputs[2 + k :: n]),
+                outputs=node.outputs[k::n],
+            )
+            for k in range(n)
+        ]
+
+    return lower
+
+
+def _transpose(node: Node, source: str, target: str, perm: list[int]) -> Node:
+    return Node(f"{node.name}:{target}", "Transpose", (source,), (target,), {"perm": perm}, node.guard)
+
+
+_LOWERED: dict[tuple[str, str], Callable[[Node], list[Node]]] = {
+    **contrib.LOWERED,
+    ("", "Einsum"): _einsum,
+    **{("", name): _batch_first for name in ("LSTM", "GRU", "RNN")},
+    **{("ai.onnx.preview.training", n): _one_by_one(k) for n, k in (("Momentum", 1), ("Adagrad", 1), ("Adam", 2))},
+}

@@ -10,6 +10,7 @@ A buffer lives from the first step that writes it to the last that reads it, bot
 `place_peak_first` is the paper's dynamic memory planning: from the step of peak usage outwards, each buffer into the
 lowest gap among those that overlap it in time; two more orders are tried when that is not optimal, best fit among them,
 so that it is never worse. `place_best_fit` is what engines do without a plan: in order of first use, the smallest gap.
+Both place around buffers that are `given`, as sizes become known that only execution tells.
 Limits: the live peak counts bytes as they are, while the arena rounds every buffer up to ALIGN.
 """
 
@@ -17,12 +18,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from sod2.peak import undominated
 from sod2.symbolic import Dim, compile_dims, constant, le, maximum
 
 ALIGN = 64  # SOD2_ALIGN of runtime/program.h
+DEPTH_COST = 16  # of runtime/arena.c
 Span = tuple[int, int]  # first and last step of a buffer
+Given = Mapping[int, int]  # offsets of buffers that are placed already, by number
+_NONE: Given = {}
 
 
 @dataclass(frozen=True)
@@ -120,40 +125,83 @@ def live_usage(spans: Sequence[Span], sizes: Sequence[int]) -> list[int]:
     return usage[:-1]
 
 
-def place_peak_first(spans: Sequence[Span], sizes: Sequence[int]) -> Placement:
-    """Offsets for buffers of known sizes in bytes, from the step of peak usage outwards."""
+def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
+    """Offsets for buffers of known sizes in bytes, from the step of peak usage outwards; the given ones stay."""
     usage = live_usage(spans, sizes)
     floor = max(usage, default=0)
     peak = usage.index(floor) if usage else 0
-    indices = [i for i, size in enumerate(sizes) if size > 0]
+    indices = [i for i, size in enumerate(sizes) if size > 0 and i not in given]
 
     def outwards(i: int) -> tuple[int, float]:
         first, last = spans[i]
         distance = first - peak if first > peak else max(peak - last, 0)
         return distance, -float(_rounded(sizes[i])) * (last - first + 1)
 
-    best = _place_lowest(spans, sizes, sorted(indices, key=outwards))
+    def by_size(i: int) -> float:
+        return -float(_rounded(sizes[i]))
+
+    best = _place_lowest(spans, sizes, sorted(indices, key=outwards), given)
     if best.arena > floor:
-        best = _smaller(best, _place_lowest(spans, sizes, sorted(indices, key=lambda i: -float(_rounded(sizes[i])))))
+        best = _smaller(best, _place_lowest(spans, sizes, sorted(indices, key=by_size), given))
     if best.arena > floor:
-        best = _smaller(best, place_best_fit(spans, sizes))
+        best = _smaller(best, place_best_fit(spans, sizes, given))
     return best
 
 
-def place_best_fit(spans: Sequence[Span], sizes: Sequence[int]) -> Placement:
+def place_best_fit(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
     """Offsets for buffers of known sizes in bytes, each at its first step into the smallest gap that holds it."""
-    offsets = [0] * len(sizes)
-    arena = 0
-    live: list[tuple[int, int, int]] = []  # begin, end, last step; sorted
-    for i in sorted((i for i, size in enumerate(sizes) if size > 0), key=lambda i: spans[i][0]):
+    offsets, placed, arena = _given(spans, sizes, given)
+    for i in sorted((i for i, size in enumerate(sizes) if size > 0 and i not in given), key=lambda i: spans[i][0]):
         first, last = spans[i]
-        live = [slot for slot in live if slot[2] >= first]
-        size, end = _rounded(sizes[i]), max((slot[1] for slot in live), default=0)
+        placed = [slot for slot in placed if slot.last >= first]
+        live = [slot for slot in placed if slot.first <= last]
+        size, end = _rounded(sizes[i]), max((slot.end for slot in live), default=0)
         begin = min(_gaps(live, arena, size), default=(0, end))[1]
         offsets[i] = begin
         arena = max(arena, begin + size)
-        live.insert(bisect_right(live, (begin,)), (begin, begin + size, last))
+        _insert(placed, _Slot(begin, begin + size, first, last))
     return Placement(arena, tuple(offsets))
+
+
+def place_by_depth(
+    spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int]
+) -> tuple[Placement, tuple[int, ...]]:
+    """From the outermost level of branches inwards, where that costs the longest path at most 1/DEPTH_COST.
+
+    Beside the placement, for each depth the arena of a run that touches no deeper buffer.
+    """
+    together, depths = place_peak_first(spans, sizes), max(depth_of, default=0) + 1
+    given: Given = {}
+    ends = []
+    for depth in range(depths):
+        known = [size if d <= depth else 0 for size, d in zip(sizes, depth_of, strict=True)]
+        apart = place_peak_first(spans, known, given)
+        given = {i: apart.offsets[i] for i, d in enumerate(depth_of) if d <= depth}
+        ends.append(apart.arena)
+    if apart.arena <= together.arena + together.arena // DEPTH_COST:
+        return apart, tuple(ends)
+    return together, (together.arena,) * depths
+
+
+class _Slot(NamedTuple):
+    begin: int
+    end: int
+    first: int
+    last: int
+
+
+def _insert(placed: list[_Slot], slot: _Slot) -> None:
+    """Keep the slots sorted by begin; an equal one goes behind."""
+    placed.insert(bisect_right(placed, slot.begin, key=lambda s: s.begin), slot)
+
+
+def _given(spans: Sequence[Span], sizes: Sequence[int], given: Given) -> tuple[list[int], list[_Slot], int]:
+    """Offsets, slots and arena of the buffers that are placed already."""
+    offsets, placed = [given.get(i, 0) for i in range(len(sizes))], list[_Slot]()
+    for i, begin in sorted(given.items()):
+        if sizes[i] > 0:
+            _insert(placed, _Slot(begin, begin + _rounded(sizes[i]), *spans[i]))
+    return offsets, placed, max((slot.end for slot in placed), default=0)
 
 
 def _rounded(size: int) -> int:
@@ -164,34 +212,32 @@ def _smaller(a: Placement, b: Placement) -> Placement:
     return b if b.arena < a.arena else a
 
 
-def _gaps(live: Iterable[tuple[int, int, int]], arena: int, size: int) -> list[tuple[int, int]]:
+def _gaps(live: Iterable[_Slot], arena: int, size: int) -> list[tuple[int, int]]:
     """Length and begin of the free gaps that hold `size` bytes, the one at the arena's end included."""
     gaps = []
     end = 0
-    for begin, slot_end, _ in [*live, (arena, arena, 0)]:
-        if begin - end >= size:
-            gaps.append((begin - end, end))
-        end = slot_end
+    for slot in [*live, _Slot(arena, arena, 0, 0)]:
+        if slot.begin - end >= size:
+            gaps.append((slot.begin - end, end))
+        end = max(end, slot.end)
     return gaps
 
 
-def _place_lowest(spans: Sequence[Span], sizes: Sequence[int], order: Iterable[int]) -> Placement:
+def _place_lowest(spans: Sequence[Span], sizes: Sequence[int], order: Iterable[int], given: Given) -> Placement:
     """Give every buffer, in this order, the lowest gap among the placed buffers that overlap it in time."""
-    offsets = [0] * len(sizes)
-    arena = 0
-    placed: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step; sorted by begin
+    offsets, placed, arena = _given(spans, sizes, given)
     for i in order:
         first, last = spans[i]
         size, begin = _rounded(sizes[i]), 0
-        for other_begin, other_end, other_first, other_last in placed:
-            if other_last < first or other_first > last:
+        for other in placed:
+            if other.last < first or other.first > last:
                 continue
-            if other_begin - begin >= size:
+            if other.begin - begin >= size:
                 break
-            begin = max(begin, other_end)
+            begin = max(begin, other.end)
         offsets[i] = begin
         arena = max(arena, begin + size)
-        placed.insert(bisect_right(placed, begin, key=lambda slot: slot[0]), (begin, begin + size, first, last))
+        _insert(placed, _Slot(begin, begin + size, first, last))
     return Placement(arena, tuple(offsets))
 
 

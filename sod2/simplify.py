@@ -14,15 +14,26 @@ from sod2.errors import UnsupportedError
 from sod2.frontend import without_dead
 from sod2.graph import Array, Graph, Node
 from sod2.ops import OPS
+from sod2.redundancy import share_reductions
 
 _MAX_GROWTH = 4
 _SMALL = 1 << 16  # elements
-_NEVER = ("Switch", "Combine", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial")
+_NEVER = (
+    "Switch",
+    "Combine",
+    "LoopBegin",
+    "LoopEnd",
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Multinomial",
+)
 
 
 def run(graph: Graph) -> Graph:
-    """Lower what has no kernel, fold constants and BatchNormalization, then drop what is dead."""
-    return without_dead(fold_batch_norm(fold_constants(lowering.run(graph))))
+    """Lower what has no kernel, fold constants and BatchNormalization, share reductions, then drop what is dead."""
+    return without_dead(share_reductions(fold_batch_norm(fold_constants(lowering.run(graph)))))
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -23,10 +23,11 @@ from sod2.symbolic import Dim, as_dim, symbol, to_c
 RUNTIME = [
     *("threads.c", "tile.c", "gemm.c", "conv.c", "conv_panel.c", "conv_pixel.c", "conv_transpose.c", "depthwise.c"),
     *("strips.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c", "reduce_nd.c", "scan.c"),
+    *("recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c"),
 ]
-HEADERS = ("conv.h", "gemm.h", "kernels.h", "reduce_nd.h")
+HEADERS = ("conv.h", "gemm.h", "kernels.h", "reduce_nd.h", "recurrent.h", "scatter.h", "linear.h", "causal_conv.h")
 CTYPES = {"float32": "float", "float64": "double", "int32": "int32_t", "int64": "int64_t"}
-OUTPUTS = {"LSTM": 3, "LayerNormalization": 3}
+OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "CausalConvWithState": 2, "LayerNormalization": 3}
 CONSTANTS = {  # which inputs are constants, in turn
     "Conv": [(1, 2)],
     "ConvTranspose": [(1, 2)],
@@ -94,6 +95,9 @@ class Probe:
 
     def epilogue(self) -> tuple[str, str]:
         return ("add", "addition") if self.fused else ("NULL", "NULL")
+
+    def touched(self) -> str:
+        return f"{{{self.result()}, NULL}}"
 
     def setup(self, text: str) -> None:
         self.lines.append(text)
@@ -198,6 +202,8 @@ def cases() -> Iterator[Case]:
                 CONSTANTS.get(name, [()]), (False, True), versions_of(node, list(arrays))
             ):
                 case = Case(op, node, list(arrays), constants, symbolic, False, versions)
+                if not op.is_anchor(node, case.facts()[0]):  # it runs as an element expression
+                    continue
                 yield case
                 if takes_epilogue(op, node, case.facts()[0]):
                     yield replace(case, fused=True)

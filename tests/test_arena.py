@@ -7,7 +7,7 @@ found by exhaustive search.
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     library = ctypes.CDLL(str(target.link_shared(host, built, folder / "arena.so")))
     library.sod2_place_peak_first.restype = ctypes.c_int64
     library.sod2_place_best_fit.restype = ctypes.c_int64
+    library.sod2_place_by_depth.restype = ctypes.c_int64
     library.sod2_live_peak.restype = ctypes.c_int64
     return library
 
@@ -44,9 +45,13 @@ def arguments(spans: Sequence[Span], sizes: Sequence[int]) -> tuple[object, ...]
     )
 
 
-def placed_by(function: Callable[..., int], spans: Sequence[Span], sizes: Sequence[int]) -> memory.Placement:
-    offsets = (ctypes.c_int64 * len(sizes))(*[-1] * len(sizes))
-    return memory.Placement(function(*arguments(spans, sizes), offsets), tuple(offsets))
+def placed_by(
+    function: Callable[..., int], spans: Sequence[Span], sizes: Sequence[int], given: Mapping[int, int] | None = None
+) -> memory.Placement:
+    """What the C function decides; without `given` it gets NULL."""
+    offsets = (ctypes.c_int64 * len(sizes))(*((given or {}).get(i, -1) for i in range(len(sizes))))
+    flags = None if given is None else (ctypes.c_uint8 * len(sizes))(*(i in given for i in range(len(sizes))))
+    return memory.Placement(function(*arguments(spans, sizes), flags, offsets), tuple(offsets))
 
 
 def rounded(size: int) -> int:
@@ -66,6 +71,16 @@ def check_placement(spans: Sequence[Span], sizes: Sequence[int], placement: memo
     for i, j in itertools.combinations(range(len(sizes)), 2):
         if sizes[i] and sizes[j] and spans[i][0] <= spans[j][1] and spans[j][0] <= spans[i][1]:
             assert ends[i] <= placement.offsets[j] or ends[j] <= placement.offsets[i], (i, j)
+
+
+def placed_by_depth(
+    arena: ctypes.CDLL, spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int]
+) -> tuple[memory.Placement, tuple[int, ...]]:
+    depths = max(depth_of, default=0) + 1
+    offsets, needed = (ctypes.c_int64 * len(sizes))(), (ctypes.c_int64 * depths)()
+    table = (ctypes.c_uint8 * len(sizes))(*depth_of)
+    total = arena.sod2_place_by_depth(*arguments(spans, sizes), table, depths, offsets, needed)
+    return memory.Placement(total, tuple(offsets)), tuple(needed)
 
 
 @st.composite
@@ -94,6 +109,44 @@ def test_placements_are_sound_and_the_twin_agrees(arena: ctypes.CDLL, problem: t
     assert peak <= peak_first.arena <= best_fit.arena
     assert peak_first == memory.place_peak_first(spans, sizes)
     assert best_fit == memory.place_best_fit(spans, sizes)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(), st.data())
+def test_placement_by_depth(arena: ctypes.CDLL, problem: tuple[list[Span], list[int]], data: st.DataObject) -> None:
+    """What lies no deeper than a depth ends where that depth's arena does, at a bounded cost for the deepest."""
+    spans, sizes = problem
+    depth_of = [data.draw(st.integers(0, 3)) for _ in sizes]
+    placement, needed = placed_by_depth(arena, spans, sizes, depth_of)
+    assert (placement, needed) == memory.place_by_depth(spans, sizes, depth_of)
+    check_placement(spans, sizes, placement)
+    together = memory.place_peak_first(spans, sizes).arena
+    assert list(needed) == sorted(needed) and needed[-1] == placement.arena <= together + together // 16
+    for depth, end in enumerate(needed):
+        inside = [i for i, d in enumerate(depth_of) if d <= depth]
+        assert all(placement.offsets[i] + rounded(sizes[i]) <= end for i in inside)
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(), st.data())
+def test_later_stages_are_placed_around_what_is_there(
+    arena: ctypes.CDLL, problem: tuple[list[Span], list[int]], data: st.DataObject
+) -> None:
+    """Buffers become known stage by stage: what is placed stays, nothing that lives at once shares bytes."""
+    spans, sizes = problem
+    stages = [data.draw(st.integers(0, 3)) for _ in sizes]
+    for name, twin in (
+        ("sod2_place_peak_first", memory.place_peak_first),
+        ("sod2_place_best_fit", memory.place_best_fit),
+    ):
+        offsets: dict[int, int] = {}
+        for stage in range(4):
+            known = [size if stages[i] <= stage else 0 for i, size in enumerate(sizes)]
+            placement = placed_by(getattr(arena, name), spans, known, offsets)
+            assert placement == twin(spans, known, offsets)
+            check_placement(spans, known, placement)
+            assert all(placement.offsets[i] == offset for i, offset in offsets.items())
+            offsets = {i: placement.offsets[i] for i in range(len(sizes)) if stages[i] <= stage}
 
 
 class FreeList:
@@ -203,6 +256,6 @@ def test_placing_takes_microseconds(arena: ctypes.CDLL) -> None:
     times = []
     for _ in range(20):
         started = time.perf_counter()
-        arena.sod2_place_peak_first(*fixed, offsets)
+        arena.sod2_place_peak_first(*fixed, None, offsets)
         times.append(time.perf_counter() - started)
     assert min(times) < 1e-3

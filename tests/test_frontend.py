@@ -46,12 +46,10 @@ def test_missing_external_data(tmp_path: Path) -> None:
         sod2.compile(tmp_path / "m.onnx")
 
 
-LOOP = (
-    "y = Loop(n, c, x) <body = b (int64 i, bool ci, float[?] s) => (bool co, float[?] so) { co = Not(ci) so = Neg(s) }>"
-)
+LOOP = "y = Loop(n, c, x) <body = b (int64 i, bool ci) => (bool co, float[?] so) { co = Not(ci) so = Neg(x) }>"
 REFUSED = {
-    "operator": ("float[N] x", "int64[?, ?] y", "y = NonZero(x)", "NonZero"),
-    "loop": ("float[N] x, int64 n, bool c", "float[?] y", LOOP, "Loop"),
+    "operator": ("float[N] x", "float[N] y", "y = RandomNormalLike(x)", "RandomNormalLike"),
+    "loop": ("float[N] x, int64 n, bool c", "float[?] y", LOOP, "2 inputs; 3 are expected"),
     "no such operator": ("float[N] x", "float[N] y", "y = Frobnicate(x)", "Frobnicate"),
     "undefined": ("float[N] x", "float[N] y", "y = Add(x, nothing)", "nothing"),
     "undefined output": ("float[N] x", "float[N] y", "z = Neg(x)", "'y'"),
@@ -61,9 +59,14 @@ REFUSED = {
     "axis": ("float[N, 4] x", "float[N, 4] y", "y = Softmax <axis = 7> (x)", "axis 7"),
     "perm": ("float[N, 4] x", "float[N, 4] y", "y = Transpose <perm = [0, 5]> (x)", "perm"),
     "predicate": ("float[N] x, float p", "float[?] y", f"y = {if_text('a = Neg(x)', 'b = Relu(x)')}", "bool"),
-    "element type": ("float16[N] x", "float16[N] y", "y = Neg(x)", "float16"),
+    "element type": ("float8e4m3fn[N] x", "float8e4m3fn[N] y", "y = Identity(x)", "float8"),
     "strings": ("string[N] x", "string[N] y", "y = Identity(x)", "object"),
-    "anchor's type": ("double[N, 4] x", "double[N, 4] y", "y = Softmax(x)", "float64"),
+    "anchor's type": (
+        "double[N, 4, 2] x, double[4] w",
+        "double[N, 4, 2] y",
+        "y = InstanceNormalization(x, w, w)",
+        "float64",
+    ),
 }
 
 

@@ -54,6 +54,8 @@ class Conv(ctypes.Structure):
         ("y", PTR),
         ("epilogue", PTR),
         ("epilogue_args", PTR),
+        ("touched", PTR * 2),
+        ("scratch_limit", I64),
     ]
 
 
@@ -259,6 +261,7 @@ def run_conv(
     conv.w[index] = pointer(packed)
     conv.epilogue = fused.function if fused else None
     conv.epilogue_args = ctypes.addressof(fused.args) if fused else None
+    conv.touched[0] = pointer(fused.y) if fused else None
     size = kernels.lib.sod2_conv_scratch(ctypes.byref(conv), index, pool + 1)
     raw = np.full(size // 4 + 64, np.nan, np.float32)  # scratch of a previous run may hold anything
     aligned = raw.ctypes.data + (-raw.ctypes.data % 64)
@@ -293,6 +296,8 @@ GENERAL = [
     Case(1, 17, 35, (13, 13), (1, 1)),
     Case(1, 40, 33, (7, 7), (1, 1)),
     Case(1, 16, 40, (15, 9), (1, 1), (2, 2)),
+    Case(2, 24, 30, (40, 41), (1, 1), (2, 3), (1, 0, 0, 1)),
+    Case(1, 600, 20, (3, 500), (1, 1), (2, 1)),
     Case(1, 64, 70, (10, 10), (3, 3), (2, 2), (0, 0, 1, 1)),
     Case(1, 8, 6, (17, 19), (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), groups=2),
     Case(2, 6, 6, (8, 40), (1, 5), (1, 1), (0, 2, 0, 2), groups=3),
@@ -323,6 +328,9 @@ WINOGRAD = [
 DEPTHWISE = [
     Case(1, 9, 9, (20, 33), (3, 3), pads=(1, 1, 1, 1), groups=9),
     Case(2, 5, 10, (17, 90), (5, 5), (2, 2), (2, 2, 2, 2), groups=5),
+    Case(1, 3, 6, (4, 17), (3, 3), pads=(1, 1, 1, 1), groups=3),
+    Case(1, 3, 3, (3, 40), (3, 3), pads=(1, 0, 1, 2), groups=3),
+    Case(2, 2, 2, (7, 1), (3, 3), pads=(1, 1, 1, 1), groups=2),
     Case(1, 4, 4, (1, 150), (1, 31), pads=(0, 15, 0, 15), groups=4),
     Case(1, 3, 3, (11, 12), (3, 2), (3, 1), (0, 1, 2, 0), (2, 3), groups=3),
     Case(1, 2, 2, (1, 1), (1, 1), groups=2),

@@ -11,30 +11,51 @@ PACKAGE = Path(__file__).parent.parent / "sod2"
 ORDER = (
     "errors",
     "symbolic",
+    "dtypes",
     "lattice",
     "graph",
     "packing",
     "ops",
+    "peak",
     "admissible",
+    "loops",
+    "minting",
+    "analysis",
+    "lower_bounds",
     "rdp",
+    "functions",
+    "old_scan",
+    "loop_frontend",
     "frontend",
+    "contrib",
     "lowering",
+    "redundancy",
     "simplify",
     "reference",
+    "checking",
+    "rewrite_rules",
+    "rewrite",
+    "branches",
+    "ranks",
+    "widening",
     "attention",
     "fusion",
-    "peak",
     "search",
     "partition",
     "schedule",
     "memory",
     "conv_cost",
+    "parts",
+    "loop_storage",
     "storage",
+    "depth",
     "streaming",
     "order",
     "versions",
     "codegen",
     "artifact",
+    "footprint",
+    "timeline",
     "compiler",
     "__init__",
     "__main__",
@@ -48,10 +69,16 @@ def layer(parts: tuple[str, ...]) -> str:
     return parts[0]
 
 
+def _only_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def imported(path: Path) -> set[str]:
-    """Layers that a module imports, at its top or inside a function."""
+    """Layers that a module imports, at its top or inside a function; names of types alone do not count."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    typing = {n for block in ast.walk(tree) if _only_types(block) for n in ast.walk(block)}
+    for node in (n for n in ast.walk(tree) if n not in typing):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sod2":
             names = [f"{node.module}.{a.name}" for a in node.names]

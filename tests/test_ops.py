@@ -18,10 +18,20 @@ from onnx import helper, numpy_helper
 from sod2.graph import Node
 from sod2.lattice import NAC, Nac, Undef
 from sod2.ops import OPS, Fact, Op
+from sod2.ops.slice import Slice
 from sod2.symbolic import Dim, as_dim, eq, evaluate, symbol
 
-# onnxruntime returns everything for a step of -1 up to INT32_MAX; by the standard the slice is empty.
-DEVIATIONS = {"Slice-9"}
+# What onnxruntime 1.32 does otherwise than the standard, or refuses.
+DEVIATIONS = {
+    "Slice-9",  # a step of -1 up to INT32_MAX gives everything; by the standard the slice is empty
+    "MaxUnpool-1",  # indices count in the given output shape; by the standard in the tensor that was pooled
+    "LRN-1",  # an even size is refused
+    "OneHot-4",  # a scalar index is refused
+    "BitShift-8",  # signed integers, Mod of floats with the divisor's sign and SpaceToDepth's mode are of opset 28
+    "BitShift-9",
+    "Mod-3",
+    "SpaceToDepth-1",
+}
 OPSET = min(onnx.defs.onnx_opset_version(), 27)  # the newest of onnxruntime 1.32
 
 
@@ -278,14 +288,16 @@ def test_slice_with_symbolic_ends(start: str | None, end: str | None, step: int)
     lists = [np.array([v], dtype=object) for v in (first, last, as_dim(0), as_dim(step))]
     x = [Fact(np.dtype("float32"), (n,)), *(Fact(np.dtype("int64"), (as_dim(1),), v) for v in lists)]
     node = Node("n", "Slice", ("x", "s", "e", "a", "t"), ("y",))
-    (shape,) = OPS(node).shape(node, x)
+    (span,) = Slice().spans(node, x) or [None]
+    assert span is not None and isinstance(span.count, Dim)
+    assert OPS(node).shape(node, x) == [(NAC,)] and span.is_counted  # it gets a name of its own when it is learnt
     for size in (0, 1, 2, 5):
         for s in (-7, -2, -1, 0, 1, 4, 9):
             for e in (-7, -5, -1, 0, 3, 5, 8):
                 env = {"n": size, "s": s, "e": e}
                 arrays = [np.array([v if isinstance(v, int) else evaluate(v, env)]) for v in (first, last, 0, step)]
                 expected = OPS(node).reference(node, np.zeros(size, np.float32), *arrays)[0].size
-                assert evaluate(shape[0], env) == expected, env
+                assert evaluate(span.count, env) == expected, env
 
 
 def test_reshape_cancels_an_empty_batch() -> None:

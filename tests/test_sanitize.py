@@ -4,6 +4,7 @@ The bench program of an artifact is built with them and runs samples at several 
 status. Kernels read no byte outside their tensors, sizes do not overflow, shifts and casts are defined.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -26,8 +27,8 @@ from sod2.codegen.target import (
     link_executable,
     runtime_objects,
 )
-from tests import random_graphs
-from tests.graphs import random
+from tests import random_graphs, test_dynamic
+from tests.graphs import random, session
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,30 @@ def test_random_graphs(seed: int, target: Target, tmp_path: Path) -> None:
     accepts = sod2.analyze(source).admissible
     samples = [sample for sample in drawn if accepts({name: a.shape for name, a in sample.items()}) is None]
     run_bench(build(source, target, tmp_path / "model"), samples, 1, tmp_path / "samples")
+
+
+COUNTING = (
+    "nonzero, gather, sum",
+    "compress by a short condition",
+    "unique",
+    "unique in order of appearance",
+    "suppression",
+    "top k",
+    "reshape",
+    "slice by steps",
+    "counting in a branch",
+    "branches over the same bytes",
+)
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_sizes_that_only_execution_tells(name: str, target: Target, tmp_path: Path) -> None:
+    """What is counted first and written then stays inside its buffer, which is placed while the model runs."""
+    case = test_dynamic.CASES[name]
+    source = case.model()
+    oracle, samples = session(source), []
+    for sample in case.samples:
+        with contextlib.suppress(Exception):  # onnxruntime's own classes: such a sample is refused
+            oracle.run(None, dict(sample))
+            samples.append(dict(sample))
+    run_bench(build(source, target, tmp_path / "model"), samples, 2, tmp_path / "samples")

@@ -9,7 +9,8 @@ import pytest
 import sod2
 from sod2.fusion import Group
 from sod2.ops import OPS
-from sod2.storage import Copy, Materialize, Step
+from sod2.storage import Copy, Materialize, Step, byte_size
+from sod2.symbolic import Dim, evaluate
 from tests import random_graphs
 from tests.graphs import model
 
@@ -30,6 +31,18 @@ GRAPHS = {
     ),
     "copy in a branch": model(
         "float[N] v, float[N] w, bool p", "float[?] y", f"y = {if_('a = Identity(v)', 'b = Identity(w)')}"
+    ),
+    "dense block": model(
+        "float[1, C, N] x",
+        "float[?] y",
+        "a = Softmax(x) b = Softmax(a) c = Concat<axis=1>(a, b) d = Softmax(c) e = Concat<axis=1>(c, d) f = Neg(c)"
+        "g = Softmax(e) h = Softmax(f) i = Concat<axis=1>(g, h) y = Exp(i)",
+    ),
+    "pieces": model(
+        "float[1, 4, N] x",
+        "float[?] y",
+        "s = Softmax(x) a, b = Split<axis=1, num_outputs=2>(s) c = Neg(a) d = Softmax(b) e = Mul(c, d)"
+        "y = Concat<axis=1>(e, e)",
     ),
     "unconditional": model(
         "float[N] v, bool p",
@@ -59,13 +72,45 @@ def guards(predicates: list[str]) -> Iterator[dict[str, bool]]:
         yield {p: bool(number >> k & 1) for k, p in enumerate(predicates)}
 
 
+Bytes = tuple[int, int, int]  # buffer, begin, end
+
+
 @dataclass
 class Replay:
-    """A walk over the steps that knows which tensor's value lies in every buffer: a read must meet the one it names."""
+    """A walk over the steps that knows which tensor's value lies where: a read must meet the one it names."""
 
     plan: sod2.compiler.Plan
     taken: dict[str, bool]
-    content: dict[int, str] = field(default_factory=dict)  # buffer -> tensor that made the value in it
+    content: dict[Bytes, str] = field(default_factory=dict)  # bytes of a buffer -> tensor that made the value in it
+
+    def number(self, dim: Dim) -> int:
+        """A size where every symbol is 7: parts of a tensor then have bytes of their own."""
+        return evaluate(dim, dict.fromkeys(dim.symbols(), 7))
+
+    def bytes_of(self, tensor: str) -> Bytes:
+        place = self.plan.storage.places[tensor]
+        begin = self.number(place.offset)
+        return place.number, begin, begin + self.number(byte_size(self.plan.analysis, tensor))
+
+    def holds(self, tensor: str, where: Bytes) -> bool:
+        """Whether these bytes are the tensor's: written by its maker, or part by part, or part of a whole that is."""
+        if self.content.get(where) == tensor:
+            return True
+        node = self.plan.graph.producer.get(tensor)
+        if node is not None and node.op == "Concat":
+            sizes = [self.number(byte_size(self.plan.analysis, t)) for t in node.inputs]
+            ends = [where[1] + sum(sizes[: k + 1]) for k in range(len(sizes))]
+            pieces = zip(node.inputs, sizes, ends, strict=True)
+            return all(self.holds(self.maker(t), (where[0], end - n, end)) for t, n, end in pieces)
+        if node is not None and node.op == "Split":
+            whole = self.plan.storage.places[node.inputs[0]]
+            return whole.kind != "buffer" or self.holds(self.maker(node.inputs[0]), self.bytes_of(node.inputs[0]))
+        return False
+
+    def write(self, tensor: str, where: Bytes) -> None:
+        number, begin, end = where
+        self.content = {w: t for w, t in self.content.items() if w[0] != number or w[2] <= begin or w[1] >= end}
+        self.content[where] = tensor
 
     def maker(self, tensor: str) -> str:
         """The tensor that made a value: through views and taken branches."""
@@ -84,15 +129,18 @@ class Replay:
         if place.kind == "buffer":
             buffer = self.plan.storage.buffers[place.number]
             assert buffer.first <= number <= buffer.last, (tensor, number)
-            assert self.content.get(place.number) == self.maker(tensor), (tensor, number)
+            assert self.holds(self.maker(tensor), self.bytes_of(tensor)), (tensor, number)
 
     def step(self, number: int, step: Step) -> None:
         reads = (step.source,) if isinstance(step, Copy) else step.inputs if isinstance(step, Group) else ()
         for tensor in reads:
             self.check(tensor, number)
         for tensor in written(step):
-            made = self.maker(step.source) if isinstance(step, Copy) else tensor
-            self.content[self.plan.storage.places[tensor].number] = made
+            where = self.bytes_of(tensor)
+            if isinstance(step, Copy):
+                begin = where[1] + self.number(step.offset)
+                where = where[0], begin, begin + self.number(byte_size(self.plan.analysis, step.source))
+            self.write(self.maker(step.source) if isinstance(step, Copy) else tensor, where)
 
     def run(self) -> None:
         steps = self.plan.storage.steps

@@ -8,45 +8,41 @@ names and sizes therefore give the same text, and one kernel serves both.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
 from sod2.codegen.index import Affine, offset
-from sod2.errors import UnsupportedError
+from sod2.dtypes import element_type, is_float
 from sod2.graph import Node
 from sod2.ops import OPS
 from sod2.ops.op import Emitter, Fact, Index
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, as_dim, eq, minimum
 
-C_TYPES = {
-    "float32": "float", "float64": "double", "bool": "uint8_t",
-    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}  # fmt: skip
 
-
-def c_type(dtype: np.dtype[Any]) -> str:
-    """C type of a tensor's element."""
-    try:
-        return C_TYPES[dtype.name]
-    except KeyError:
-        raise UnsupportedError(f"element type {dtype.name} is not supported by the generated code") from None
+def c_string(text: str) -> str:
+    """A C string literal; everything but plain ASCII in octal."""
+    plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
+    return f'"{plain}"'
 
 
 def literal(value: Any, dtype: np.dtype[Any]) -> str:
-    """A C constant of the given element type."""
-    if dtype.kind == "f":
-        suffix = "f" if dtype.itemsize == 4 else ""
+    """A C constant of the type that elements of this dtype are computed with."""
+    if is_float(dtype):
+        suffix = "f" if dtype.itemsize <= 4 else ""
         if np.isnan(value):
             return "NAN"
         if np.isinf(value):
             return "INFINITY" if value > 0 else "(-INFINITY)"
         text = repr(float(value))
         return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
-    return f"(({c_type(dtype)})INT64_C({int(value)}))" if int(value) > -(2**63) else f"(({c_type(dtype)})INT64_MIN)"
+    kind, number = element_type(dtype).value, int(value)
+    if number == -(2**63):
+        return f"(({kind})INT64_MIN)"
+    return f"(({kind}){'U' if number >= 2**63 else ''}INT64_C({number}))"
 
 
 Addend = tuple[str, tuple[int, ...], float]  # tensor, output dim of each of its dims, factor: the bias of an anchor
@@ -94,6 +90,21 @@ class Body:
         self.statements.append(f"const {ctype} {name} = {text};")
         return name
 
+    def fold(self, ctype: str, start: str, extents: Sequence[str], step: Callable[[list[Affine], str], str]) -> str:
+        """Name of a local that is `start` and then, once for each index below `extents`, what `step` makes of it."""
+        name = f"v{len(self.statements)}"
+        self.statements.append(f"{ctype} {name} = {start};")
+        outside, index = dict(self.bound), []
+        for extent in extents:
+            variable = f"r{len(self.statements)}"
+            self.statements.append(f"for (int64_t {variable} = 0; {variable} < {extent}; {variable}++) {{")
+            index.append(Affine({}, text=((variable, as_dim(1)),)))
+        result = step(index, name)
+        self.statements.append(f"{name} = {result};")
+        self.statements += ["}"] * len(extents)
+        self.bound = outside
+        return name
+
     def access(self, tensor: str, index: Sequence[Affine], dims: Sequence[Dim]) -> str:
         """Placeholder @k@ of an access's C text; the loop nest fills it in when its axes are decided."""
         alike = [next((s for s in self.space if eq(d, s) is True), d) for d in dims]  # one form of equal dims
@@ -109,18 +120,21 @@ class Body:
         return self.bound[key]
 
     def _bind(self, tensor: str, fact: Fact, index: Sequence[Affine]) -> str:
-        ctype = c_type(fact.dtype)
+        self.analysis.dims(tensor)  # raises where the shape or the element type is not known
+        kind = element_type(fact.dtype)
+        ctype = kind.value
         if tensor == self.anchor:
             return self._anchor_value(ctype, index)
         node = self.producers.get(tensor)
         if node is not None:
             x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
-            text = OPS(node).at(node, cast(Emitter, _Operands(self, node)), cast(Sequence[Index], index), x, y)
-            return self.local(ctype, text)
+            operands = _Operands(self, node, node.outputs.index(tensor))
+            text = OPS(node).at(node, cast(Emitter, operands), cast(Sequence[Index], index), x, y)
+            return self.local(ctype, kind.rounded.format(text))  # fusion must not change what a node gives
         known = fact.known_value
         if known is not None and known.size == 1:
             return self.local(ctype, self.constant(known.reshape(-1)[0], fact.dtype))
-        return self.local(ctype, self.access(tensor, index, fact.dims))
+        return self.local(ctype, kind.load.format(self.access(tensor, index, fact.dims)))
 
     def _anchor_value(self, ctype: str, index: Sequence[Affine]) -> str:
         if self.addend is None:
@@ -132,11 +146,13 @@ class Body:
         return self.local(ctype, f"tile[j] + {scale}{self.value(tensor, at)}")
 
     def constant(self, value: Any, dtype: np.dtype[Any]) -> str:
-        return f"({c_type(dtype)}){self.dim(value)}" if isinstance(value, Dim) else literal(value, dtype)
+        return f"({element_type(dtype).value}){self.dim(value)}" if isinstance(value, Dim) else literal(value, dtype)
 
     def store(self, tensor: str, value: str, index: Sequence[Affine]) -> None:
         """Write one element, held by the local `value`, of a tensor of the group to memory."""
-        self.statements.append(f"{self.access(tensor, index, self.analysis[tensor].dims)} = {value};")
+        fact = self.analysis[tensor]
+        stored = element_type(fact.dtype).store.format(value)
+        self.statements.append(f"{self.access(tensor, index, fact.dims)} = {stored};")
 
 
 def _moves(dim: Dim, extent: Dim) -> Dim:
@@ -152,6 +168,7 @@ class _Operands:
 
     body: Body
     node: Node
+    output: int
 
     def load(self, operand: int, index: Sequence[Affine]) -> str:
         return self.body.value(self.node.inputs[operand], tuple(index))
@@ -169,10 +186,22 @@ class _Operands:
         return f"({render(value, {k: f'i{k}' for k in value.terms}, self.body)})"
 
     def element(self, dtype: np.dtype[Any]) -> str:
-        return c_type(dtype)
+        return element_type(dtype).value
 
     def local(self, dtype: np.dtype[Any], text: str) -> str:
-        return self.body.local(c_type(dtype), text)
+        return self.body.local(element_type(dtype).value, text)
+
+    def fold(
+        self,
+        dtype: np.dtype[Any],
+        start: str,
+        extents: Sequence["Affine | Dim | int"],
+        step: Callable[[list[Affine], str], str],
+    ) -> str:
+        return self.body.fold(element_type(dtype).value, start, [self.c(n) for n in extents], step)
+
+    def only_if(self, condition: str) -> None:
+        self.body.statements.append(f"if (!({condition})) continue;")
 
 
 def render(index: Affine, variables: Mapping[int, str], body: Body) -> str:

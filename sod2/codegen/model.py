@@ -3,14 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
+import numpy as np
 import onnx
 
-from sod2.admissible import affine
-from sod2.codegen import stream
-from sod2.codegen.elements import c_type
-from sod2.codegen.steps import Emission, c_string
+from sod2 import depth as depths
+from sod2.admissible import Requirement, affine
+from sod2.codegen import loops, stream
+from sod2.codegen.elements import c_string
+from sod2.codegen.steps import Emission
+from sod2.dtypes import element_type
+from sod2.fusion import Group
 from sod2.graph import Guard
+from sod2.loop_storage import Carry, Hold, Stack
+from sod2.minting import Mint
+from sod2.rdp import Analysis
 from sod2.storage import Copy, Materialize, Step
 from sod2.symbolic import Dim
 
@@ -20,21 +28,39 @@ _MODEL = Template((Path(__file__).parent / "templates" / "model.c.in").read_text
 def emit(emission: Emission) -> None:
     """Write every step of the plan into the emission."""
     for number, step in enumerate(emission.storage.steps):
-        if isinstance(step, Copy):
-            emission.copy(number, step)
-        elif isinstance(step, Materialize):
-            emission.materialize(number, step)
-        elif step.lead is not None:
-            stream.emit(emission, number, step.lead, step)
-        elif step.anchor is not None:
-            emission.anchor(number, step, step.anchor)
-        else:
-            emission.elements(number, step)
-    for tensor in emission.analysis.graph.outputs:  # a constant one is among the weights, digested next
+        _emit_step(emission, number, step)
+    for tensor in emission.analysis.results:  # a constant one is among the weights, digested next
         emission.analysis.dims(tensor)
         emission.address(tensor)
     for tensor in (*(v.name for v in emission.analysis.graph.inputs), *emission.analysis.graph.outputs):
-        c_type(emission.analysis[tensor].dtype)  # raises for one that C has not
+        element_type(emission.analysis[tensor].dtype)  # raises for one that C has not
+
+
+def _emit_step(emission: Emission, number: int, step: Step) -> None:
+    match step:
+        case Copy():
+            emission.copy(number, step)
+        case Materialize():
+            emission.materialize(number, step)
+        case Mint():
+            emission.mint(number, step)
+        case Stack():
+            loops.stack(emission, number, step)
+        case Carry():
+            loops.carry(emission, number, step)
+        case Hold():
+            loops.hold(emission, number, step)
+        case _:
+            _emit_group(emission, number, step)
+
+
+def _emit_group(emission: Emission, number: int, group: Group) -> None:
+    if group.lead is not None:
+        stream.emit(emission, number, group.lead, group)
+    elif group.anchor is not None:
+        emission.anchor(number, group, group.anchor)
+    else:
+        emission.elements(number, group)
 
 
 def source(emission: Emission, digest: str, peak_first: bool) -> str:
@@ -51,12 +77,15 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         steps="\n".join(emission.functions),
         run=_run(storage.steps, emission),
         sizers="\n".join(emission.sizers.values()),
-        sizes=_sizes(emission),
+        sizes=_sizes(emission, 0),
+        stages=_stages(emission, guards),
+        depths=_depths(emission),
+        stage_fields=_depth_fields(emission) + _stage_fields(emission),
         dims="".join(f"{d}, " for d in dims),
         dim_count=len(dims),
-        guards="".join(f"{c_string(text)}, " for text, _ in guards),
-        guard_count=len(guards),
-        sides="".join(f"  if (index == {k}) {{ {sides} }}\n" for k, (_, sides) in enumerate(guards)),
+        guards="".join(f"{c_string(text)}, " for _, text, _ in guards),
+        guard_count=sum(stage == 0 for stage, _, _ in guards),
+        sides="".join(f"  if (index == {k}) {{ {sides} }}\n" for k, (_, _, sides) in enumerate(guards)),
         results=results,
         ranges=", ".join(f"{{{first}, {last}}}" for first, last in ranges) or "{0}",
         tables=_tables(emission),
@@ -77,43 +106,111 @@ def _comment(text: str) -> str:
     return text.encode("ascii", "replace").decode().replace("*/", "")
 
 
-def _guard_of(step: Step) -> Guard:
-    return () if isinstance(step, Materialize) else step.guard
-
-
 def _run(steps: Sequence[Step], emission: Emission) -> str:
-    """Calls of the steps, nested in one `if` per contiguous branch."""
+    """Calls of the steps, nested in one `if` per contiguous branch and one `for` per loop."""
     lines: list[str] = []
     checks = _branch_checks(emission)
     open_guard: Guard = ()
+    loop_names, deepest = emission.analysis.graph.loops, max(_depth_of(emission), default=0)
+    reached = 0  # the stage whose symbols are known
     for number, step in enumerate(steps):
-        guard = _guard_of(step)
+        guard = step.guard
         common = 0
         while common < min(len(guard), len(open_guard)) and guard[common] == open_guard[common]:
             common += 1
         for depth in range(len(open_guard), common, -1):
             lines.append(f"{'  ' * depth}}}")
         for depth in range(common, len(guard)):
-            predicate, branch = guard[depth]
-            test = f"*(const uint8_t *){emission.address(predicate)}"
-            lines.append(f"{'  ' * (depth + 1)}if ({'' if branch else '!'}{test}) {{")
-            lines += [f"{'  ' * (depth + 2)}{check}" for check in checks.get(guard[: depth + 1], ())]
+            lines.append(f"{'  ' * (depth + 1)}{_opening(*guard[depth], emission)} {{")
+            entered = depths.of_guard(guard[: depth + 1], loop_names)
+            if guard[depth][0] not in loop_names and entered <= deepest:
+                lines.append(f"{'  ' * (depth + 2)}SOD2_ENTER({entered});")
+            found = checks.get(guard[: depth + 1], ())
+            lines += [f"{'  ' * (depth + 2)}{check}" for stage, check in found if stage <= reached]
         open_guard = guard
-        lines.append(f"{'  ' * (len(guard) + 1)}SOD2_RUN({number}, step_{number});")
+        call = f"SOD2_RUN({number}, step_{number});"
+        if isinstance(step, Mint):
+            reached += 1
+            call = f"SOD2_MINT({number}, step_{number}, {reached});"
+        elif isinstance(step, Carry | Hold):
+            call = f"SOD2_CARRY({number}, step_{number});"
+        lines.append(f"{'  ' * (len(guard) + 1)}{call}")
     lines += [f"{'  ' * depth}}}" for depth in range(len(open_guard), 0, -1)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _sizes(emission: Emission) -> str:
+def _opening(predicate: str, branch: bool, emission: Emission) -> str:
+    """What executes the block of a guard's entry: once if a predicate has the value, or once for each trip."""
+    loop = emission.analysis.graph.loops.get(predicate)
+    if loop is None:
+        return f"if ({'' if branch else '!'}*(const uint8_t *){emission.address(predicate)})"
+    return loops.opening(emission, loop)
+
+
+def _sizes(emission: Emission, stage: int) -> str:
+    """What is evaluated at a stage: the expressions, sizes and decisions that are known from there on."""
     buffers, steps = len(emission.storage.buffers), len(emission.storage.steps)
-    lines = [f"plan[CHOICES + {k}] = {emission.formula(d)};" for d, k in emission.expressions.items()]
-    lines += [f"bytes[{k}] = {emission.formula(b.size)};" for k, b in enumerate(emission.storage.buffers)]
-    if emission.sizers:
+    expressions = [(d, k) for d, k in emission.expressions.items() if emission.stage(d) == stage]
+    lines = [f"plan[CHOICES + {k}] = {emission.formula(d)};" for d, k in expressions]
+    sizes = [(k, b.size) for k, b in enumerate(emission.storage.buffers) if emission.stage(b.size) == stage]
+    lines += [f"bytes[{k}] = {emission.formula(size)};" for k, size in sizes]
+    sizers = [number for number in emission.sizers if emission.stage_of_step(number) == stage]
+    if sizers:
         lines.append(f"int64_t allowance[{steps + 1}];")
         lines.append(f"sod2_allowances({buffers}, {steps}, ranges, bytes, allowance);")
     arguments = "sym, weights, threads, plan, bytes"
-    lines += [f"bind_{number}({arguments}, allowance[{number}]);" for number in emission.sizers]
+    lines += [f"bind_{number}({arguments}, allowance[{number}]);" for number in sizers]
     return "".join(f"  {line}\n" for line in lines)
+
+
+def _stages(emission: Emission, guards: Sequence[tuple[int, str, str]]) -> str:
+    """The function that checks and evaluates what a mint makes known, one case each; empty without mints."""
+    if not emission.minted:
+        return ""
+    cases = []
+    for stage in range(1, 1 + max(emission.stages.values())):
+        numbers = [k for k, (s, _, _) in enumerate(guards) if s == stage]
+        body = _sizes(emission, stage)
+        if numbers:
+            checked = f'sod2_check_guards(&rules, {numbers[0]}, {numbers[-1] + 1}, "inputs", sym, message, capacity)'
+            body = f"  if ({checked}) return 1;\n{body}"
+        cases.append(f"  case {stage}: {{\n{body}  break;\n  }}\n")
+    buffers = [emission.stage(b.size) for b in emission.storage.buffers]
+    stage_of = [*buffers, *(emission.stage_of_step(step) for _, step in emission.scratch)]
+    return (
+        f"static const int32_t stage_of[] = {{{', '.join(map(str, stage_of)) or '0'}}};\n"
+        "static int stage(int number, const int64_t *sym, const char *weights, int threads, int64_t *plan,\n"
+        "                 int64_t *bytes, int *o, char *message, int64_t capacity) {\n"
+        "  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)o, (void)message, (void)capacity;\n"
+        f"  switch (number) {{\n{''.join(cases)}  }}\n  return 0;\n}}\n"
+    )
+
+
+def _depth_of(emission: Emission) -> list[int]:
+    """The depth of every buffer, scratch included."""
+    storage, graph = emission.storage, emission.analysis.graph
+    scratch = [depths.of_guard(storage.steps[step].guard, graph.loops) for _, step in emission.scratch]
+    return [*depths.of_buffers(storage, emission.analysis.results, graph.loops), *scratch]
+
+
+def _depths(emission: Emission) -> str:
+    """The table of depths of a model with branches."""
+    found = _depth_of(emission)
+    return f"static const uint8_t depth_of[] = {{{', '.join(map(str, found))}}};\n" if any(found) else ""
+
+
+def _depth_fields(emission: Emission) -> str:
+    """The fields of the program that a model has where buffers lie deeper than its outermost level."""
+    deepest = max(_depth_of(emission), default=0)
+    return f"\n    .deepest = {deepest},\n    .depth_of = depth_of," if deepest else ""
+
+
+def _stage_fields(emission: Emission) -> str:
+    """The fields of the program that a model has whose execution mints symbols."""
+    if not emission.minted:
+        return ""
+    fields = {"minted": len(emission.minted), "blocks": _blocks(emission), "stage_of": "stage_of", "stage": "stage"}
+    return "".join(f"\n    .{name} = {value}," for name, value in fields.items())
 
 
 def _dim_rules(emission: Emission) -> list[str]:
@@ -129,37 +226,71 @@ def _dim_rules(emission: Emission) -> list[str]:
     return rules
 
 
-def _guards(emission: Emission) -> list[tuple[str, str]]:
-    """Text and C of each requirement that every run has to meet."""
-    known = set(emission.symbols)
+def _blocks(emission: Emission) -> int:
+    """Blocks of loops: two for a state, of which the first has a number in `Storage.blocks`."""
+    return max(emission.storage.blocks.values(), default=-2) + 2
+
+
+def _known(emission: Emission, requirement: Requirement) -> bool:
+    """Whether the program learns all symbols of a requirement: those of nodes that do not run may be missing."""
+    return (requirement.left.symbols() | requirement.right.symbols()) <= emission.symbols.keys()
+
+
+def _at_stage(emission: Emission, requirement: Requirement) -> bool:
+    """Whether a requirement is checked as soon as its symbols are known: they are minted under its guard, or it has
+    none. Others are checked where the branch is entered."""
+    guards = {0: ()} | {
+        emission.stages[m.name]: mint.guard
+        for mint in emission.analysis.minting.mints
+        for m in mint.minted
+        if m.name in emission.stages
+    }
+    here = guards[emission.stage(requirement.left, requirement.right)]
+    return here[: len(requirement.guard)] == requirement.guard
+
+
+def _guards(emission: Emission) -> list[tuple[int, str, str]]:
+    """Stage, text and C of each requirement that is checked when its symbols are known, by stage."""
     found = []
     for r in emission.analysis.requirements:
-        if r.guard or not (r.left.symbols() | r.right.symbols()) <= known:
-            continue
-        sides = f"*left = {emission.formula(r.left)}; *right = {emission.formula(r.right)};"
-        found.append((f"{r.left} must equal {r.right} (node {r.node})", sides))
-    return found
+        if _known(emission, r) and _at_stage(emission, r):
+            sides = f"*left = {emission.formula(r.left)}; *right = {emission.formula(r.right)};"
+            found.append((emission.stage(r.left, r.right), f"{r.left} must equal {r.right} (node {r.node})", sides))
+    return sorted(found, key=lambda entry: entry[0])
 
 
-def _branch_checks(emission: Emission) -> dict[Guard, list[str]]:
-    """C that leaves the run where a branch is entered whose requirements these sizes do not meet."""
-    found: dict[Guard, list[str]] = {}
+def _branch_checks(emission: Emission) -> dict[Guard, list[tuple[int, str]]]:
+    """Stage and C that leaves the run where a branch is entered whose requirements these sizes do not meet."""
+    found: dict[Guard, list[tuple[int, str]]] = {}
     for r in emission.analysis.requirements:
-        if r.guard and (r.left.symbols() | r.right.symbols()) <= emission.symbols.keys():
+        if r.guard and _known(emission, r) and not _at_stage(emission, r):
             text = c_string(f"{r.left} must equal {r.right} (node {r.node})")
             check = f"if ({emission.size(r.left)} != {emission.size(r.right)}) return {text};"
-            found.setdefault(r.guard, []).append(check)
+            found.setdefault(r.guard, []).append((emission.stage(r.left, r.right), check))
     return found
 
 
 def _results(emission: Emission) -> str:
-    analysis = emission.analysis
-    lines = []
-    for k, tensor in enumerate(analysis.graph.outputs):
-        dims: Sequence[Dim] = analysis[tensor].dims
-        sets = " ".join(f"tensor->dims[{i}] = {emission.size(d)};" for i, d in enumerate(dims))
-        lines.append(f"  if (index == {k}) {{ tensor->data = {emission.address(tensor)}; {sets} }}\n")
-    return "".join(lines)
+    outputs = emission.analysis.graph.outputs
+    return "".join(f"  if (index == {k}) {{ {_result(emission, t)} }}\n" for k, t in enumerate(outputs))
+
+
+def _result(emission: Emission, tensor: str) -> str:
+    """C that tells where an output lies, and its dims; with its rank where it has one of several."""
+    choice = emission.analysis.alternatives(tensor)
+    if choice is not None:
+        predicate, a, b = choice
+        test = f"*(const uint8_t *){emission.address(predicate)}"
+        taken, other = (f"tensor->rank = {_rank(emission, t)}{_result(emission, t)}" for t in (a, b))
+        return f"if ({test}) {{ {taken} }} else {{ {other} }}"
+    sets = " ".join(f"tensor->dims[{i}] = {emission.size(d)};" for i, d in enumerate(emission.analysis.dims(tensor)))
+    return f"tensor->data = {emission.address(tensor)}; {sets}"
+
+
+def _rank(emission: Emission, tensor: str) -> str:
+    """C of a rank and the end of its statement; a choice among others sets its own."""
+    rank = emission.analysis[tensor].rank
+    return f"{0 if rank is None else rank}; "
 
 
 def _tables(emission: Emission) -> str:
@@ -167,13 +298,15 @@ def _tables(emission: Emission) -> str:
     graph = analysis.graph
     lines = []
     entries: dict[str, list[str]] = {"inputs": [], "outputs": []}
-    shapes = [("inputs", v.name, v.dtype, v.shape or ()) for v in graph.inputs]
-    shapes += [("outputs", t, analysis[t].dtype, analysis[t].dims) for t in graph.outputs]
+    shapes: list[tuple[str, str, np.dtype[Any], tuple[Dim, ...] | None]] = [
+        ("inputs", v.name, v.dtype, v.shape or ()) for v in graph.inputs
+    ]
+    shapes += [("outputs", t, analysis[t].dtype, _declared(analysis, t)) for t in graph.outputs]
     for k, (kind, name, dtype, dims) in enumerate(shapes):
-        sizes = ", ".join(str(int(d)) if d.is_constant else "-1" for d in dims) or "0"
+        sizes = ", ".join(str(int(d)) if d.is_constant else "-1" for d in dims or ()) or "0"
         lines.append(f"static const int64_t shape_{k}[] = {{{sizes}}};")
         code = int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
-        entries[kind].append(f"{{{c_string(name)}, {code}, {len(dims)}, shape_{k}}}")
+        entries[kind].append(f"{{{c_string(name)}, {code}, {-1 if dims is None else len(dims)}, shape_{k}}}")
     for kind, rows in entries.items():
         lines.append(f"static const sod2_io {kind}[] = {{{', '.join(rows) or '{0}'}}};")
     names = ", ".join(c_string(step_name(s)) for s in emission.storage.steps) or "NULL"
@@ -181,8 +314,13 @@ def _tables(emission: Emission) -> str:
     return "\n".join(lines)
 
 
+def _declared(analysis: Analysis, output: str) -> tuple[Dim, ...] | None:
+    """The dims of an output, None where it has one of several ranks."""
+    return None if analysis.alternatives(output) is not None else analysis.dims(output)
+
+
 def step_name(step: Step) -> str:
     """How reports and profiles call a step."""
-    if isinstance(step, Copy | Materialize):
+    if isinstance(step, Copy | Materialize | Mint | Stack | Carry | Hold):
         return step.name
     return f"{'+'.join(n.op for n in step.nodes)} {step.name}"

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from string import Template
 
-from sod2.codegen.elements import Addend, Body, c_type, render
+from sod2.codegen.elements import Addend, Body, render
 from sod2.codegen.index import Affine, Axis, collapse
+from sod2.dtypes import element_type
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.rdp import Analysis
@@ -23,6 +24,7 @@ _ONE = constant(1)
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEST = Template((_TEMPLATES / "nest.c.in").read_text())
 _EPILOGUE = Template((_TEMPLATES / "epilogue.c.in").read_text())
+_LOAD = re.compile(r"const \w+ v\d+ = (?:\(\w+\)|\w+\()?@(\d+)@\)?;")  # a local that only loads one element
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def _pointer_lines(body: Body, outputs: Sequence[str], analysis: Analysis) -> li
     lines = []
     for tensor, name in body.pointers.items():
         const = "" if tensor in outputs else "const "
-        lines.append(f"{const}{c_type(analysis[tensor].dtype)} *{name} = z->p[{name[1:]}];")
+        lines.append(f"{const}{element_type(analysis[tensor].dtype).memory} *{name} = z->p[{name[1:]}];")
     return lines
 
 
@@ -128,7 +130,7 @@ def _place(body: Body, inner: Axis, names: dict[int, str]) -> tuple[list[str], l
     statements: list[str] = []
     for line in body.statements:
         filled = re.sub(r"@\d+@", lambda m: text[m[0]], line)
-        loaded = re.fullmatch(r"const \w+ v\d+ = @(\d+)@;", line)
+        loaded = _LOAD.fullmatch(line)
         invariant = loaded and _split(body.accesses[int(loaded[1])].index, inner)[1] == Affine({})
         (rows if invariant else statements).append(filled)
     return rows, statements
@@ -183,9 +185,9 @@ def epilogue_kernel(
     before: list[str] = []
     statements: list[str] = []
     for line in body.statements:
-        loaded = re.fullmatch(r"const \w+ v\d+ = (@\d+@);", line)
+        loaded = _LOAD.fullmatch(line)
         filled = re.sub(r"@\d+@", lambda m: text[m[0]], line)
-        (before if loaded and loaded[1] in fixed else statements).append(filled)
+        (before if loaded and f"@{loaded[1]}@" in fixed else statements).append(filled)
     source = _EPILOGUE.substitute(
         operands=_indent(_pointer_lines(body, outputs, analysis) + _dim_lines(body), 1),
         row=_indent(before, 1),

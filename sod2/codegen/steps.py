@@ -9,26 +9,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sod2.codegen.elements import c_type, literal
+from sod2.codegen import loops
+from sod2.codegen.elements import c_string, literal
 from sod2.codegen.nest import Kernel, element_kernel, epilogue_kernel
 from sod2.codegen.target import Target
 from sod2.codegen.weights import Weights
+from sod2.dtypes import element_type
 from sod2.errors import UnsupportedError
 from sod2.fusion import Group
 from sod2.graph import Array, Node
+from sod2.loop_storage import Carry, Hold
+from sod2.minting import Mint, Minted
 from sod2.ops import OPS
 from sod2.ops.anchor import Anchor
+from sod2.ops.op import Facts
 from sod2.rdp import Analysis
 from sod2.storage import Copy, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
 _ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
-
-
-def c_string(text: str) -> str:
-    """A C string literal; everything but plain ASCII in octal."""
-    plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
-    return f'"{plain}"'
 
 
 @dataclass
@@ -48,7 +47,25 @@ class Emission:
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
 
     def __post_init__(self) -> None:
-        self.symbols = {name: k for k, name in enumerate(self.analysis.symbols)}
+        mints = [step for step in self.storage.steps if isinstance(step, Mint)]
+        self.minted: list[Minted] = [m for mint in mints for m in mint.minted]
+        names = [*self.analysis.symbols, *(m.name for m in self.minted)]
+        self.symbols = {name: k for k, name in enumerate(names)}
+        self.stages = {m.name: k for k, mint in enumerate(mints, 1) for m in mint.minted}
+
+    def stage(self, *dims: Dim) -> int:
+        """From which stage on dims are known: 0 is where a shape is bound, then every mint begins one."""
+        return max((self.stages.get(name, 0) for d in dims for name in d.symbols()), default=0)
+
+    def stage_of_step(self, number: int) -> int:
+        """The stage at which all sizes of a step are known."""
+        step, minting = self.storage.steps[number], self.analysis.minting
+        if isinstance(step, Group):
+            nodes = (*(step.lead.nodes if step.lead else ()), *step.nodes)
+            mints = [mint for node in nodes for mint in minting.awaited(node)]
+        else:
+            mints = list(minting.before(step)) if isinstance(step, Mint) else []
+        return max((self.stages[m.name] for mint in mints for m in mint.minted), default=0)
 
     def size(self, dim: Dim | int) -> str:
         """C of a dim: a constant, a symbol, or an entry of `plan`, where expressions are put when a shape is bound."""
@@ -77,12 +94,26 @@ class Emission:
     def address(self, tensor: str) -> str:
         """C expression (void *) of a tensor's bytes."""
         place: Place = self.storage.places[tensor]
-        if place.kind == "input":
-            return f"(void *)s->input[{place.number}]"
         if place.kind == "constant":
             value = np.asarray(self.analysis[place.name].known_value)
-            return f"(void *)(s->weights + {self.weights.add(place.name, 'raw', lambda: value)})"
-        return f"(void *)s->buffer[{place.number}]"
+            base = f"(s->weights + {self.weights.add(place.name, 'raw', lambda: value)})"
+        elif place.kind == "input":
+            base = f"s->input[{place.number}]"
+        elif place.kind == "block":
+            base = f"s->block[{place.number}].data"
+        else:
+            base = f"s->buffer[{place.number}]"
+        offsets = [] if place.offset == 0 else [self.size(place.offset)]
+        offsets += [f"{self.scalar(iteration)} * {self.size(stride)}" for iteration, stride in place.rows]
+        return f"(void *)((char *){base} + {' + '.join(offsets)})" if offsets else f"(void *){base}"
+
+    def scalar(self, tensor: str) -> str:
+        """C expression of the only element of an int64 or boolean tensor."""
+        fact = self.analysis[tensor]
+        known = self.analysis.known(tensor)
+        if known is not None:
+            return self.size(known.item())
+        return f"*(const {element_type(fact.dtype).memory} *){self.address(tensor)}"
 
     def operands(self, kernel: Kernel) -> str:
         """Declaration of the `p` and `n` that a kernel reads."""
@@ -91,25 +122,47 @@ class Emission:
         return f"void *const p[] = {{{pointers}}};\nconst int64_t n[] = {{{dims}}};"
 
     def function(self, number: int, lines: Sequence[str]) -> None:
+        """The function of a step; that of a mint returns NULL, or the sentence with which it ends the run."""
+        learns = isinstance(self.storage.steps[number], Mint | Carry | Hold)
+        kind, end = ("const char *", "  return NULL;\n") if learns else ("void ", "")
         text = "\n".join(f"  {line}" for block in lines for line in block.split("\n"))
         self.functions.append(
-            f"static void step_{number}(const sod2_state *s) {{\n  {_ALL}\n"
-            f"  (void)sym, (void)plan, (void)pool;\n{text}\n}}\n"
+            f"static {kind}step_{number}(const sod2_state *s) {{\n  {_ALL}\n"
+            f"  (void)sym, (void)plan, (void)pool;\n{text}\n{end}}}\n"
         )
 
     def copy(self, number: int, step: Copy) -> None:
-        size = self.size(byte_size(self.analysis, step.target))
-        call = f"sod2_copy({self.address(step.target)}, {self.address(step.source)}, {size}, pool);"
+        size = self.size(byte_size(self.analysis, step.like or step.source))
+        offset = "" if step.offset == 0 else f" + {self.size(step.offset)}"
+        target = f"(char *){self.address(step.target)}{offset}" if offset else self.address(step.target)
+        call = f"sod2_copy({target}, {self.address(step.source)}, {size}, pool);"
         self.function(number, [call])
 
     def materialize(self, number: int, step: Materialize) -> None:
         fact = self.analysis[step.tensor]
-        value, ctype = np.asarray(fact.known_value), c_type(fact.dtype)
-        lines = [f"{ctype} *v = {self.address(step.tensor)};"]
+        value, kind = np.asarray(fact.known_value), element_type(fact.dtype)
+        lines = [f"{kind.memory} *v = {self.address(step.tensor)};"]
         for k, element in enumerate(value.flat):
             known = isinstance(element, Dim)
-            lines.append(f"v[{k}] = ({ctype}){self.size(element) if known else literal(element, fact.dtype)};")
+            text = f"({kind.value}){self.size(element) if known else literal(element, fact.dtype)}"
+            lines.append(f"v[{k}] = {kind.store.format(text)};")
         self.function(number, lines)
+
+    def mint(self, number: int, step: Mint) -> None:
+        """Learn the symbols of a mint: read elements, or let an operator count. The stage begins behind the step."""
+        if step.minted[0].kind == "carried":
+            self.function(number, loops.learned(self, step))
+        elif step.node is not None:
+            self.kernel_step(number, step.node, OPS(step.node).count)
+        else:
+            (tensor,) = step.inputs
+            memory = element_type(self.analysis[tensor].dtype).memory
+            reads = [f"{self.lvalue(m)} = (int64_t)v[{m.index}];" for m in step.minted]
+            self.function(number, [f"const {memory} *v = {self.address(tensor)};", *reads])
+
+    def lvalue(self, minted: Minted) -> str:
+        """Where a mint stores a symbol."""
+        return f"s->minted[{self.minted.index(minted)}]"
 
     def elements(self, number: int, group: Group) -> None:
         missing = next((n for n in group.nodes if not OPS(n).has_at), None)
@@ -127,18 +180,28 @@ class Emission:
         self.function(number, [self.operands(kernel), run])
 
     def anchor(self, number: int, group: Group, node: Node) -> None:
-        op = OPS(node)
-        x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
         lines: list[str] = []
         epilogue = self.epilogue(group, node)
         if epilogue is not None:
             lines += [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"]
-        running = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=False)
-        statements = op.call(node, running, x, y)
+        self.kernel_step(number, node, OPS(node).call, lines, epilogue)
+
+    def kernel_step(
+        self,
+        number: int,
+        node: Node,
+        rule: Callable[[Node, "StepCall", Facts, Facts], str],
+        lines: Sequence[str] = (),
+        epilogue: Kernel | None = None,
+    ) -> None:
+        """A step whose C an operator writes (`Op.call` or `Op.count`), and what it decides when its sizes are known."""
+        x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
+        running = StepCall(self, number, node, epilogue, binding=False)
+        statements = rule(node, running, x, y)
         self.function(number, [*lines, *running.lines, statements])
         first_choice = self.choices
-        binding = StepCall(self, number, node, self.kernel(epilogue) if epilogue else "", binding=True)
-        op.call(node, binding, x, y)
+        binding = StepCall(self, number, node, epilogue, binding=True)
+        rule(node, binding, x, y)
         if binding.decides:
             self.sizer(number, binding.lines)
         self.choices = first_choice + binding.choice_count
@@ -181,7 +244,7 @@ class StepCall:
     emission: Emission
     step: int
     node: Node
-    epilogue_name: str
+    fused: Kernel | None  # the epilogue
     binding: bool
     lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
     choice_count: int = 0
@@ -204,7 +267,8 @@ class StepCall:
     def _typed(self, tensor: str, const: str) -> str:
         if self.binding or tensor not in self.emission.storage.places:
             return "NULL"
-        return f"({const}{c_type(self.emission.analysis[tensor].dtype)} *){self.emission.address(tensor)}"
+        memory = element_type(self.emission.analysis[tensor].dtype).memory
+        return f"({const}{memory} *){self.emission.address(tensor)}"
 
     def pointer(self, operand: int) -> str:
         return self._typed(self.node.inputs[operand], "const ")
@@ -239,9 +303,23 @@ class StepCall:
         return f"plan[{number}]"
 
     def epilogue(self) -> tuple[str, str]:
-        if not self.epilogue_name:
+        if self.fused is None:
             return "NULL", "NULL"
-        return (self.epilogue_name, "NULL" if self.binding else "&epilogue_operands")
+        return (self.emission.kernel(self.fused), "NULL" if self.binding else "&epilogue_operands")
+
+    def touched(self) -> str:
+        result, facts, places = self.node.outputs[0], self.emission.analysis, self.emission.storage.places
+        tensors = self.fused.tensors if self.fused else (result,)
+        alike = [t for t in tensors if t in places and facts[t].dims == facts[result].dims]
+        pointers = dict.fromkeys(self._typed(t, "const ") for t in alike if places[t].kind == "buffer")
+        return f"{{{', '.join([*pointers, 'NULL'][:2])}}}"
+
+    def minted(self, output: int, axis: int) -> str:
+        tensor, emission = self.node.outputs[output], self.emission
+        return next(emission.lvalue(m) for m in emission.minted if (m.tensor, m.index, m.kind) == (tensor, axis, "dim"))
+
+    def refuse(self, text: str) -> str:
+        return f"return {c_string(f'{text} (node {self.node.name})')};"
 
     def setup(self, text: str) -> None:
         self.lines.append(text)

@@ -27,8 +27,7 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     first, second = lead.anchor, group.anchor
     assert first is not None and second is not None
     after, inside = emission.epilogue(group, second), _strip_epilogue(emission, lead, first)
-    names = [emission.kernel(k) if k is not None else "" for k in (inside, after)]
-    calls = list(zip((first, second), names, strict=True))
+    calls = [(first, inside), (second, after)]
     running = [_setup(emission, StepCall(emission, number, n, e, binding=False)) for n, e in calls]
     scratch = emission.reserve(f"streamed step {number}", number)
     operands = [emission.operands(after), "const sod2_operands epilogue_operands = {p, n};"] if after else []

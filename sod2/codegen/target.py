@@ -1,9 +1,9 @@
 """The C compiler and the machine it compiles for.
 
 Decides which compiler is used, its flags and the vector geometry, and turns C files into objects, shared libraries and
-executables. `host()` describes this machine: the instruction set is what the compiler itself defines under
--march=native, and the sizes of the register tile are read from runtime/tile.h by its preprocessor, so that Python and C
-cannot disagree.
+executables. `host()` describes this machine, `cross()` (crosscompilers.py finds the compiler) another one: the
+instruction set is what the compiler itself defines under -march=native or for the CPU that is named, and the sizes of
+the register tile are read from runtime/tile.h by its preprocessor, so that Python and C cannot disagree.
 
 Objects are cached by content: the digest covers the source, every header on the include path, the compiler, its flags
 and every macro it predefines (which holds its version and, under -march=native, the CPU's features). Files are written
@@ -25,9 +25,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sod2.codegen import crosscompilers
 from sod2.errors import ToolchainError
 
 RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
@@ -45,6 +46,11 @@ _COMMON = (
 )
 _SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g")
 _ERROR_LINES = 8
+# What memhook.c counts.
+_HOOKED = (
+    *("malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "aligned_alloc", "posix_memalign"),
+    *("valloc", "pvalloc", "mmap", "mmap64", "munmap", "mremap"),
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Target:
     cc: tuple[str, ...]
     cflags: tuple[str, ...]
     ldflags: tuple[str, ...]
+    shared: bool = True  # whether programs here can load libraries built for it; else only executables are made
+    hookflags: tuple[str, ...] = ()  # what the linker needs beside memhook.c's object
 
 
 def default_cache() -> Path:
@@ -135,9 +143,10 @@ def link_shared(target: Target, objects: Sequence[Path], out: Path) -> Path:
     return _produce(target, ["-shared", *map(str, objects), *target.ldflags], out, out.name)
 
 
-def link_executable(target: Target, objects: Sequence[Path], out: Path) -> Path:
-    """Link objects into a program at `out`; returns `out`."""
-    return _produce(target, [*map(str, objects), *target.ldflags], out, out.name)
+def link_executable(target: Target, objects: Sequence[Path], out: Path, hooked: bool = False) -> Path:
+    """Link objects into a program at `out`; returns `out`. `hooked`: memhook.c is among them, to count its memory."""
+    flags = [*(target.hookflags if hooked else ()), *target.ldflags]
+    return _produce(target, [*map(str, objects), *flags], out, out.name)
 
 
 def _command(text: str, origin: str) -> tuple[str, ...]:
@@ -152,10 +161,48 @@ def _host(command: tuple[str, ...], sanitize: bool) -> Target:
     zig = _is_zig(command)
     if zig and sanitize:
         raise ToolchainError("zig has no address sanitizer: give gcc or clang for a sanitized build")
-    flags = [*_COMMON, *(_zig_flags() if zig else ("-march=native",)), *(_SANITIZE if sanitize else ())]
-    macros = _macros(command, tuple(flags))
+    flags = (*_COMMON, *(_zig_flags() if zig else ("-march=native",)), *(_SANITIZE if sanitize else ()))
+    linker = (*(_zig_flags() if zig else ()), *(_SANITIZE if sanitize else ()), "-lm", "-lpthread")
+    name = f"{platform.machine()}-{{isa}}{'-sanitize' if sanitize else ''}"
+    return _described(name, command, flags, linker)
+
+
+def cross(system: str, cpu: str | None = None, cc: str | None = None, static: bool = True) -> Target:
+    """A machine that is not this one: one of crosscompilers.SYSTEMS, its core by the name for -mcpu.
+
+    Without `cpu` the code runs on every CPU of the system; `cc` is a compiler's command line to use instead of a found
+    one. Executables are static where the system allows; with `static` false, libraries for programs that are there can
+    be made instead. Raises ToolchainError when no compiler for the system is found, or it does not know the core.
+    """
+    command = _command(cc, "cc") if cc else None
+    found = crosscompilers.find(system, command, static, functools.partial(_links, cc is not None))
+    flags = (*_COMMON, *(("-DSOD2_STATIC",) if static else ()), *found.cpu_flags(cpu))
+    linker = (*found.ldflags, "-lm", "-lpthread")
+    target = _described(f"{system}-{cpu or 'any'}-{{isa}}", found.command, flags, linker)
+    hook = (f"-Wl,{','.join(f'--wrap={name}' for name in _HOOKED)}",)
+    return replace(target, shared=False, hookflags=hook) if static else target
+
+
+@functools.cache
+def _links(named: bool, command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    """Whether a compiler makes a program, which takes a C library; a named one that does not, says why itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text("#include <pthread.h>\nint main(void) { return (int)sizeof(pthread_t) == 0; }\n")
+        try:
+            _run([*command, str(source), *flags, "-o", str(Path(folder, "probe"))], "a first program")
+        except ToolchainError:
+            if named:
+                raise
+            return False
+    return True
+
+
+def _described(name: str, command: tuple[str, ...], flags: tuple[str, ...], linker: tuple[str, ...]) -> Target:
+    """The target of a compiler under these flags, by what it defines."""
+    macros = _macros(command, flags)
     if "__AVX512F__" in macros:
-        flags.append("-mprefer-vector-width=512")
+        flags = (*flags, "-mprefer-vector-width=512")
         isa = "avx512"
     elif "__AVX2__" in macros:
         isa = "avx2"
@@ -163,10 +210,8 @@ def _host(command: tuple[str, ...], sanitize: bool) -> Target:
         isa = "neon"
     else:
         isa = "portable"
-    linker = (*(_zig_flags() if zig else ()), *(_SANITIZE if sanitize else ()), "-lm", "-lpthread")
-    lanes, rows, columns = _tile(command, tuple(flags))
-    name = f"{platform.machine()}-{isa}{'-sanitize' if sanitize else ''}"
-    return Target(name, isa, lanes, rows, columns, command, tuple(flags), linker)
+    lanes, rows, columns = _tile(command, flags)
+    return Target(name.format(isa=isa), isa, lanes, rows, columns, command, flags, linker)
 
 
 def _is_zig(command: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import is_float
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Nac, Shape
@@ -91,6 +92,11 @@ def backwards(node: Node, known: Sequence[Shape]) -> list[Shape]:
 def must_equal(a: Element, b: Element) -> list[tuple[Dim, Dim]]:
     """The guard a == b, when both are known and their equality is not proved."""
     return [(a, b)] if isinstance(a, Dim) and isinstance(b, Dim) and eq(a, b) is not True else []
+
+
+def in_float(x: Facts) -> bool:
+    """Whether a kernel that computes in float serves: 16-bit floats are converted around it (widening.py)."""
+    return all(f is None or (is_float(f.dtype) and f.dtype.itemsize <= 4) for f in x)
 
 
 def require_float32(node: Node, *facts: Fact | None) -> None:

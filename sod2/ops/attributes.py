@@ -8,40 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import BY_NUMBER
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, Nac
 from sod2.ops.lift import constant_integers
 from sod2.ops.op import Array, Facts
 
-# onnx.TensorProto.DataType of the element types that the runtime computes with (sod2.h)
-DTYPES: dict[int, np.dtype[Any]] = {
-    number: np.dtype(name)
-    for number, name in {
-        1: "float32",
-        2: "uint8",
-        3: "int8",
-        4: "uint16",
-        5: "int16",
-        6: "int32",
-        7: "int64",
-        9: "bool",
-        11: "float64",
-        12: "uint32",
-        13: "uint64",
-    }.items()
-}
-
 
 def dtype_of(node: Node, attribute: str, default: int | None = None) -> np.dtype[Any]:
     """The element type that an integer attribute names; UnsupportedError for one that isn't computed with."""
     number = node.attrs.get(attribute, default)
-    if number not in DTYPES:
+    if number not in BY_NUMBER:
         raise UnsupportedError(
             f"{node.op} (node {node.name!r}): element type {number} isn't supported; "
-            f"{', '.join(str(d) for d in DTYPES.values())} are"
+            f"{', '.join(d.name for d in BY_NUMBER.values())} are"
         )
-    return DTYPES[number]
+    return BY_NUMBER[number]
 
 
 def normal_axis(node: Node, axis: int, rank: int) -> int:

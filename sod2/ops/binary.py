@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sod2.errors import UnsupportedError
+from sod2.dtypes import is_float
 from sod2.graph import Node
 from sod2.ops.elementwise import CType, Elementwise, ctype, loaded_operands
 from sod2.ops.lift import Rule
@@ -70,7 +70,7 @@ def _divide_text(c: CType, a: str, b: str) -> str:
 def divide(a: Array, b: Array) -> Array:
     """numpy's division with ONNX's truncation of integers."""
     with np.errstate(all="ignore"):
-        if a.dtype.kind == "f":
+        if is_float(a.dtype):
             return np.asarray(np.divide(a, b))
         quotient = np.floor_divide(a, b)
     return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)))
@@ -114,7 +114,7 @@ class Division(BinaryOp):
 
     def element_rule(self, node: Node, x: Facts) -> Rule | None:
         assert x[0] is not None
-        return exact_div if x[0].dtype.kind == "f" else divide_dims
+        return exact_div if is_float(x[0].dtype) else divide_dims
 
 
 OPS.table["", "Div"] = Division(_divide_text, divide, None)
@@ -160,9 +160,7 @@ class Mod(Elementwise):
     def expression(self, node: Node, operands: Sequence[str], c: CType) -> str:
         a, b = operands
         if c.is_float:
-            if not self._is_fmod(node):
-                raise UnsupportedError(f"Mod (node {node.name!r}) of {c.dtype} needs the attribute fmod=1, not 0")
-            return f"fmod{c.suffix}({a}, {b})"
+            return f"fmod{c.suffix}({a}, {b})" if self._is_fmod(node) else f"(({c.name})sod2_real_mod({a}, {b}))"
         if c.dtype == np.uint64:
             return f"({b} == 0 ? 0 : {a} % {b})"
         return f"({c.name})sod2_{'trunc' if self._is_fmod(node) else 'floor'}mod({a}, {b})"
@@ -178,6 +176,7 @@ class Mod(Elementwise):
         yield {}, [a, b]
         yield {"fmod": 1}, [a, b]
         yield {"fmod": 1}, [a.astype(np.float32) + 0.5, b.astype(np.float32)]
+        yield {}, [a.astype(np.float32) + 0.5, b.astype(np.float32)]
         yield {}, [np.zeros((0, 4), np.int32), np.ones(4, np.int32)]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import element_type, is_float
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.attributes import dtype_of
-from sod2.ops.elementwise import CType, Elementwise, propagated
+from sod2.ops.elementwise import Elementwise, propagated
 from sod2.ops.lift import elements, exactness_guards, small_shape
 from sod2.ops.op import Array, Emitter, Facts, Index, TensorValue, register
 from sod2.symbolic import Dim, eq
@@ -51,17 +52,7 @@ class Cast(Elementwise):
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
-        source, target = x[0].dtype, y[0].dtype
-        operand = e.load(0, index)
-        if target == np.bool_:
-            return f"({operand} != 0)"
-        if source.kind == "f" and target.kind in "iu" and target.itemsize < 4:
-            operand = (
-                f"(int32_t){operand}"  # then the low bits: a direct conversion is undefined beyond the target's range
-            )
-        elif source.kind == "f" and target == np.uint32:
-            operand = f"(int64_t){operand}"
-        return f"(({CType(target, e.element(target)).name}){operand})"
+        return converted(e.load(0, index), x[0].dtype, y[0].dtype)
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         assert arrays[0] is not None
@@ -76,6 +67,20 @@ class Cast(Elementwise):
             yield {"to": to}, [integers]
         yield {"to": 7}, [np.array([True, False])]
         yield {"to": 1}, [np.zeros((2, 0), bool)]
+
+
+def converted(operand: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
+    """C expression of an element of dtype `source` as one of `target`; what doesn't fit wraps where C defines it."""
+    if target == np.bool_:
+        return f"({operand} != 0)"
+    kind = element_type(target)
+    if is_float(target):
+        return f"(({kind.value}){kind.rounded.format(operand)})"
+    if is_float(source) and target.itemsize < 4:
+        operand = f"(int32_t){operand}"  # then the low bits: a direct conversion is undefined beyond the target's range
+    elif is_float(source) and target == np.uint32:
+        operand = f"(int64_t){operand}"
+    return f"(({kind.value}){operand})"
 
 
 def _same(d: Dim) -> Dim:

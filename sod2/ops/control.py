@@ -14,7 +14,7 @@ from sod2.errors import ModelError
 from sod2.graph import Node
 from sod2.lattice import NAC, Shape, meet, meet_value
 from sod2.ops.lift import constant_integers, product
-from sod2.ops.op import Array, Facts, MappingType, Op, TensorValue, register
+from sod2.ops.op import Array, Counting, Facts, MappingType, Op, TensorValue, register
 from sod2.symbolic import Dim, as_dim, eq
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
@@ -51,7 +51,8 @@ class Switch(Op):
 
 @register()
 class Combine(Op):
-    """(pred, a, b) -> a when pred, else b. Which one exists is known by execution; the shape is what both agree on."""
+    """(pred, a, b) -> a when pred, else b. Which one exists is known by execution; the shape is what both agree on, and
+    where they don't the dims of the one that exists."""
 
     is_view = True
     execution = True
@@ -71,6 +72,15 @@ class Combine(Op):
             raise ModelError(f"If (node {node.name!r}) has a predicate of {x[0].dtype}; it takes a bool")
         shapes = [f.shape for f in self._taken(x) if f is not None]
         return [shapes[0] if len(shapes) == 1 else meet(*shapes)]
+
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        """The dims of the branch that was taken; the sizes of the other one may not exist."""
+        assert x[0] is not None and x[1] is not None and x[2] is not None
+        pairs = list(zip(x[1].dims, x[2].dims, strict=True))
+        differ = [axis for axis, (a, b) in enumerate(pairs) if a != b]
+        return f"const uint8_t taken = *({k.pointer(0)});\n" + "\n".join(
+            f"{k.minted(0, axis)} = taken ? {k.c(pairs[axis][0])} : {k.c(pairs[axis][1])};" for axis in differ
+        )
 
     def value(self, node: Node, x: Facts, y: Facts) -> list[TensorValue]:
         values = [f.value for f in self._taken(x) if f is not None]

@@ -21,6 +21,7 @@ from sod2.ops.anchor import (
     Bias,
     backwards,
     dims_of,
+    in_float,
     initializer,
     known_dims,
     must_equal,
@@ -28,8 +29,9 @@ from sod2.ops.anchor import (
     require_float32,
 )
 from sod2.ops.attributes import present
+from sod2.ops.direct import accumulator, convolution, plus_bias, transposed_convolution
 from sod2.ops.lift import Element, lift
-from sod2.ops.op import Array, Call, Facts, MappingType, register
+from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, register
 from sod2.ops.window import Axis, auto_pad, axes, axis, ints, transposed_axis
 from sod2.packing import Tile, conv_transpose, conv_weights
 from sod2.symbolic import Dim, as_dim, exact_div
@@ -81,6 +83,16 @@ def constant_weights(node: Node, x: Facts) -> Array:
     return w.reshape(*w.shape[:2], *([1] if w.ndim == 3 else []), *w.shape[2:])
 
 
+def takes_kernel(x: Facts) -> bool:
+    """Whether a kernel serves: floats, one or two spatial axes. Else the element expression does."""
+    return len(dims_of(x[0])) in (3, 4) and in_float(x)
+
+
+def is_constant(fact: Fact | None) -> bool:
+    """Whether weights are packed when compiling."""
+    return fact is not None and fact.known_value is not None
+
+
 def conv_struct(node: Node, k: Call, x: Facts, *, found: Sequence[Axis], channels: Dim, weights: str) -> str:
     """Declaration of the kernels' argument struct; `channels` are those of the output."""
     (n, c, *_), (h, w) = known_dims(x[0]), found
@@ -90,7 +102,8 @@ def conv_struct(node: Node, k: Call, x: Facts, *, found: Sequence[Axis], channel
     fields: dict[str, object] = {name: k.c(value) for name, value in {**sizes, **window}.items()}
     fields |= {"groups": group_of(node), "sh": h.stride, "sw": w.stride, "dh": h.dilation, "dw": w.dilation}
     fields |= {"x": k.pointer(0), "w": weights, "y": k.result()}
-    return initializer("g", "sod2_conv", **fields, epilogue=epilogue, epilogue_args=arguments)
+    fields |= {"epilogue": epilogue, "epilogue_args": arguments, "touched": k.touched()}
+    return initializer("g", "sod2_conv", **fields)
 
 
 @register()
@@ -146,6 +159,17 @@ class Conv(Anchor):
     def bias(self, node: Node, x: Facts) -> Bias | None:
         return Bias(2, (1,)) if present(x, 2) is not None else None
 
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        return takes_kernel(x)
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and x[1] is not None
+        total = convolution(
+            e, index, found=known_axes(node, x), weights=x[1].dims, group=group_of(node),
+            load=e.load, dtype=accumulator(x[0].dtype),
+        )  # fmt: skip
+        return f"(({e.element(x[0].dtype)}){plus_bias(e, index, x, total)})"
+
     def declare(self, node: Node, k: Call, x: Facts) -> str:
         """C declaration of the kernel's argument struct `g`, with the packed weights of every version kept."""
         w, group = constant_weights(node, x), group_of(node)
@@ -156,7 +180,21 @@ class Conv(Anchor):
         weights = f"{{{versions}}},\n    .scratch_limit = {k.choice('sod2_imax(allowance, 1)')}"
         return conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=weights)
 
+    def _call_packing(self, node: Node, k: Call, x: Facts) -> str:
+        """A convolution whose weights are computed by the model: they are packed first, for the one general version."""
+        found, (channels, *rest) = planar(node, known_axes(node, x)), known_dims(x[1])
+        weights = f"{{NULL}},\n    .scratch_limit = {k.choice('sod2_imax(allowance, 1)')}"
+        k.setup(conv_struct(node, k, x, found=found, channels=channels, weights=weights))
+        packed = k.scratch(f"4 * {k.c(math.prod(rest, start=channels))}")
+        scratch = k.scratch("sod2_conv_scratch(&g, SOD2_CONV_PANEL, threads)")
+        return (
+            f"sod2_conv_pack_panel(&g, {k.pointer(1)}, {packed}, pool);\n"
+            f"g.w[SOD2_CONV_PANEL] = {packed};\nsod2_conv_run(&g, SOD2_CONV_PANEL, {scratch}, pool);"
+        )
+
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+        if not is_constant(x[1]):
+            return self._call_packing(node, k, x)
         k.setup(self.declare(node, k, x))
         version = k.choice("sod2_conv_choose(&g, threads)")
         scratch = k.scratch(f"sod2_conv_scratch(&g, (int){version}, threads)")
@@ -246,6 +284,18 @@ class ConvTranspose(Anchor):
 
     def bias(self, node: Node, x: Facts) -> Bias | None:
         return Bias(2, (1,)) if present(x, 2) is not None else None
+
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        return takes_kernel(x) and is_constant(x[1])
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and x[1] is not None
+        pairs = list(zip(x[0].dims[2:], x[1].dims[2:], strict=True))
+        total = transposed_convolution(
+            e, index, found=[transposed_axis(node, i, len(pairs), s, d) for i, (s, d) in enumerate(pairs)],
+            weights=x[1].dims, group=group_of(node), load=e.load, dtype=accumulator(x[0].dtype),
+        )  # fmt: skip
+        return f"(({e.element(x[0].dtype)}){plus_bias(e, index, x, total)})"
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         w, group = constant_weights(node, x), group_of(node)

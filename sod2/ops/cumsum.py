@@ -1,4 +1,4 @@
-"""CumSum: running sums along one axis, which is an input."""
+"""CumSum and CumProd: running sums and products along one axis, which is an input."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from sod2.errors import UnsupportedError
+from sod2.dtypes import is_float
 from sod2.graph import Node
 from sod2.lattice import NAC, Shape
-from sod2.ops.anchor import Anchor, backwards, count, dims_of, dtype_macro, known_dims, proved_shape
-from sod2.ops.attributes import normal_axis
+from sod2.ops.anchor import Anchor, backwards, dims_of, dtype_macro, proved_shape
 from sod2.ops.lift import constant_integers, elements, exactness_guards, lift, number_arrays, packed
 from sod2.ops.op import Array, Call, Facts, MappingType, TensorValue, register
 from sod2.symbolic import Dim
 
 
-@register()
-class CumSum(Anchor):
-    """y[i] = sum of x[j], j <= i (exclusive: j < i), from the end with `reverse`."""
+@register("CumSum", "CumProd")
+class Running(Anchor):
+    """y[i] = sum or product of x[j], j <= i (exclusive: j < i), from the end with `reverse`."""
 
     mapping = MappingType.MANY_TO_MANY
 
@@ -36,7 +35,7 @@ class CumSum(Anchor):
         if numbers is not None:
             return list(self.reference(node, *numbers))
         opened = None if x[0] is None or x[0].dtype.kind not in "iu" else elements(x[0])
-        if opened is None or opened.ndim != 1 or constant_integers(x[1]) is None:
+        if node.op == "CumProd" or opened is None or opened.ndim != 1 or constant_integers(x[1]) is None:
             return [NAC]
         step = -1 if node.attrs.get("reverse", 0) else 1
         sums = list(accumulate(opened[::step], lambda a, b: lift(lambda p, q: p + q, a, b), initial=lift(lambda: 0)))
@@ -46,25 +45,27 @@ class CumSum(Anchor):
         return [packed(result[::step], x[0].dtype)]
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        dims, axes = known_dims(x[0]), constant_integers(x[1])
-        if axes is None:
-            raise UnsupportedError(f"CumSum (node {node.name!r}) has an axis that only execution tells")
-        assert x[0] is not None
-        axis = normal_axis(node, axes[0], len(dims))
-        flags = f"{int(node.attrs.get('exclusive', 0))}, {int(node.attrs.get('reverse', 0))}"
-        sizes = ", ".join(map(k.c, (count(dims[:axis]), dims[axis], count(dims[axis + 1 :]))))
-        return f"sod2_cumsum({k.pointer(0)}, {k.result()}, {dtype_macro(node, x[0].dtype)}, {flags}, {sizes}, pool);"
+        assert x[0] is not None and x[1] is not None
+        flags = (int(node.op == "CumProd"), *(int(node.attrs.get(name, 0)) for name in ("exclusive", "reverse")))
+        dims = ", ".join(map(k.c, x[0].dims))
+        return (
+            f"const sod2_running_options options = {{{', '.join(map(str, flags))}}};\n"
+            f"const int64_t dims[] = {{{dims}}};\n"
+            f"sod2_running({k.pointer(0)}, {k.result()}, {dtype_macro(node, x[0].dtype)}, &options, "
+            f"{len(x[0].dims)}, dims, *{k.pointer(1)}, pool);"
+        )
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, axes = arrays
         assert x is not None and axes is not None
         axis = int(axes.item())
-        wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+        wide = x.astype(np.float64) if is_float(x.dtype) else x
         ordered = np.flip(wide, axis) if node.attrs.get("reverse", 0) else wide
-        sums = np.cumsum(ordered, axis=axis, dtype=wide.dtype)
+        running = (np.cumprod if node.op == "CumProd" else np.cumsum)(ordered, axis=axis, dtype=wide.dtype)
         if node.attrs.get("exclusive", 0):
-            sums = sums - ordered
-        return [(np.flip(sums, axis) if node.attrs.get("reverse", 0) else sums).astype(x.dtype)]
+            running = np.roll(running, 1, axis)
+            np.moveaxis(running, axis, 0)[:1] = int(node.op == "CumProd")
+        return [(np.flip(running, axis) if node.attrs.get("reverse", 0) else running).astype(x.dtype)]
 
     def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
         random = np.random.default_rng(19)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sod2.dtypes import is_float
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape
 from sod2.ops.lift import (
@@ -194,16 +195,16 @@ class CType:
 
     @property
     def suffix(self) -> str:
-        """How C's and kernel.h's functions of this type end: `f` for float, nothing otherwise."""
-        return "f" if self.dtype == np.float32 else ""
+        """How C's and kernel.h's functions of this type end: `f` for what is computed in float, nothing otherwise."""
+        return "f" if self.is_float and self.dtype.itemsize <= 4 else ""
 
     @property
     def is_float(self) -> bool:
-        return self.dtype.kind == "f"
+        return is_float(self.dtype)
 
     @property
     def is_signed(self) -> bool:
-        return self.dtype.kind in "if"
+        return self.is_float or self.dtype.kind == "i"
 
     @property
     def unsigned(self) -> str:
@@ -223,7 +224,9 @@ class CType:
     def number(self, value: float) -> str:
         """A literal of this type."""
         if not self.is_float:
-            return f"(({self.name})INT64_C({int(value)}))"
+            number = int(value)
+            text = "INT64_MIN" if number == -(2**63) else f"{'U' if number >= 2**63 else ''}INT64_C({number})"
+            return f"(({self.name}){text})"
         if np.isnan(value):
             return f'__builtin_nan{self.suffix}("")'
         if value in (np.inf, -np.inf):

@@ -62,7 +62,7 @@ def element(value: Any) -> Element:
     """One element of a value array; a number that is no integer is NAC."""
     if isinstance(value, Dim | Nac | Undef):
         return value
-    number = float(value) if isinstance(value, float | np.floating) else int(value)
+    number = int(value) if isinstance(value, int | np.integer | np.bool_) else float(value)
     return as_dim(int(number)) if isinstance(number, int) or number.is_integer() else NAC
 
 

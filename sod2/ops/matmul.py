@@ -5,11 +5,12 @@ at run time into scratch. When one B serves all batches of A, the batches are fo
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import is_float
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -20,6 +21,7 @@ from sod2.ops.anchor import (
     count,
     dims_of,
     f32,
+    in_float,
     initializer,
     known_dims,
     must_equal,
@@ -28,9 +30,10 @@ from sod2.ops.anchor import (
     require_float32,
 )
 from sod2.ops.attributes import present
-from sod2.ops.elementwise import broadcast_back, broadcast_guards, broadcast_shapes
+from sod2.ops.direct import accumulator
+from sod2.ops.elementwise import CType, broadcast_back, broadcast_guards, broadcast_index, broadcast_shapes
 from sod2.ops.lift import Element
-from sod2.ops.op import Array, Call, Facts, MappingType, register
+from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, register
 from sod2.packing import gemm_b
 from sod2.symbolic import Dim, as_dim, eq
 
@@ -79,6 +82,14 @@ class MatMul(Anchor):
         rank = max(len(a), len(b))
         return None if batching is None else ((0 if batching == "rows" else rank - 2), rank - 1)
 
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        return in_float(x)
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and x[1] is not None
+        total = product(e, index, x[0], x[1], dtype=accumulator(x[0].dtype), load=e.load)
+        return f"(({e.element(x[0].dtype)}){total})"
+
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         require_float32(node, *x)
         a, b = known_dims(x[0]), known_dims(x[1])
@@ -102,7 +113,7 @@ class MatMul(Anchor):
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         a, b = arrays
         assert a is not None and b is not None
-        wide = np.float64 if a.dtype.kind == "f" else a.dtype
+        wide = np.float64 if is_float(a.dtype) else a.dtype
         return [np.asarray(np.matmul(a.astype(wide), b.astype(wide))).astype(a.dtype)]
 
     def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
@@ -128,6 +139,28 @@ class MatMul(Anchor):
             ((17, 20), (20, 50)),
         ]:
             yield {}, [random.standard_normal(s).astype(np.float32) for s in (left, right)]
+        for left, right in [((2, 1, 3, 4), (3, 4, 2)), ((4,), (2, 4, 3)), ((2, 3, 4), (4,)), ((3, 0), (0, 5))]:
+            yield {}, [random.standard_normal(s) for s in (left, right)]
+            yield {}, [random.integers(-9, 9, s, np.int32) for s in (left, right)]
+
+
+def product(
+    e: Emitter, index: Sequence[Index], a: Fact, b: Fact, *, dtype: np.dtype[Any], load: Callable[[int, list[Any]], str]
+) -> str:
+    """One element of a matrix product as an element expression: for element types that the kernel does not take."""
+    rows, columns = len(a.dims) > 1, len(b.dims) > 1
+    batch = index[: len(index) - rows - columns]
+    row, column = index[len(batch) : len(batch) + rows], index[len(index) - columns :] if columns else []
+    out = broadcast_shapes([a.dims[:-2], b.dims[:-2]])
+    left, right = (
+        broadcast_index(e, batch, Fact(f.dtype, f.dims[:-2]), Fact(f.dtype, out)) if len(f.dims) > 2 else []
+        for f in (a, b)
+    )
+
+    def step(k: list[Any], total: str) -> str:
+        return f"{total} + {load(0, [*left, *row, *k])} * {load(1, [*right, *k, *column])}"
+
+    return e.fold(dtype, "0", [a.dims[-1]], step)
 
 
 def batch_of(x: Facts) -> str | None:
@@ -255,6 +288,27 @@ class Gemm(Anchor):
         rank = len(dims_of(c))
         return Bias(2, tuple(range(2 - rank, 2)), float(node.attrs.get("beta", 1.0)))
 
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        return in_float(x)
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and x[1] is not None and y[0] is not None
+        row, column = index
+        swapped = [bool(node.attrs.get(name, 0)) for name in ("transA", "transB")]
+
+        def step(k: list[Any], total: str) -> str:
+            a = e.load(0, [*k, row] if swapped[0] else [row, *k])
+            return f"{total} + {a} * {e.load(1, [column, *k] if swapped[1] else [*k, column])}"
+
+        wide = accumulator(x[0].dtype)
+        c = CType(wide, e.element(wide))
+        depth = x[0].dims[0 if swapped[0] else 1]
+        total = f"{c.number(float(node.attrs.get('alpha', 1.0)))} * {e.fold(wide, '0', [depth], step)}"
+        if (bias := present(x, 2)) is not None:
+            addend = e.load(2, broadcast_index(e, index, bias, y[0]))
+            total = f"{total} + {c.number(float(node.attrs.get('beta', 1.0)))} * {addend}"
+        return f"(({e.element(x[0].dtype)})({total}))"
+
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         require_float32(node, *x)
         a, b = known_dims(x[0]), known_dims(x[1])
@@ -269,7 +323,7 @@ class Gemm(Anchor):
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         a, b, *rest = arrays
         assert a is not None and b is not None
-        wide = np.float64 if a.dtype.kind == "f" else a.dtype
+        wide = np.float64 if is_float(a.dtype) else a.dtype
         left = a.T if node.attrs.get("transA", 0) else a
         right = b.T if node.attrs.get("transB", 0) else b
         total = node.attrs.get("alpha", 1.0) * (left.astype(wide) @ right.astype(wide))

@@ -19,12 +19,14 @@ from sod2.ops.anchor import (
     count,
     dims_of,
     f32,
+    in_float,
     known_dims,
     must_equal,
     proved_shape,
     require_float32,
 )
 from sod2.ops.attributes import axis_of, present
+from sod2.ops.elementwise import broadcast_index
 from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, Op, register
 from sod2.symbolic import Dim, as_dim, eq
 
@@ -56,6 +58,33 @@ class LayerNormalization(Anchor):
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
         return operand_guards(x)
+
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        """The kernel takes floats, a scale and a bias as large as what is normalised."""
+        return in_float(x) and is_full(x, axis_of(node, len(dims_of(x[0])), -1))
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and y[0] is not None
+        if any(node.outputs[1:]):
+            raise UnsupportedError(
+                f"{node.op} (node {node.name!r}) gives statistics of float64 or with a broadcast scale; "
+                "those of float32 with a scale of the normalised dims are supported"
+            )
+        axis = axis_of(node, len(x[0].dims), -1)
+        sizes, wide = x[0].dims[axis:], np.dtype(np.float64)
+        n = f"(double){e.c(count(sizes))}"
+
+        def other(k: Sequence[Any]) -> str:
+            return e.load(0, [*index[:axis], *k])
+
+        total = e.fold(wide, "0", sizes, lambda k, total: f"{total} + {other(k)}")
+        mean = e.local(wide, f"{total} / {n}")
+        square = e.fold(wide, "0", sizes, lambda k, total: f"{total} + ({other(k)} - {mean}) * ({other(k)} - {mean})")
+        value = f"({e.load(0, index)} - {mean}) / sqrt({square} / {n} + {epsilon_of(node)!r})"
+        for i, sign in ((1, "*"), (2, "+")):
+            if (fact := present(x, i)) is not None:
+                value = f"{value} {sign} {e.load(i, broadcast_index(e, index, fact, y[0]))}"
+        return f"(({e.element(x[0].dtype)})({value}))"
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         require_float32(node, *x)
@@ -94,6 +123,20 @@ class LayerNormalization(Anchor):
             x, scale, bias = (random.standard_normal(s).astype(np.float32) for s in (shape, shape[axis:], shape[axis:]))
             yield attributes, [x, scale, bias]
             yield attributes, [x, scale]
+        x = random.standard_normal((2, 3, 4)).astype(np.float32)
+        yield {"axis": 1}, [x, np.arange(4, dtype=np.float32), np.ones(4, np.float32)]
+        yield {"axis": 1}, [x.astype(np.float64), np.ones(4), np.arange(4.0)]
+
+
+def is_full(x: Facts, axis: int) -> bool:
+    """Whether scale and bias are not broadcast along the normalised dims, as far as that is known."""
+    dims = dims_of(x[0])[axis:]
+    for fact in x[1:]:
+        own = dims_of(fact) if fact is not None else dims
+        padded = (as_dim(1),) * (len(dims) - len(own)) + own
+        if any(d == 1 and target != 1 for d, target in zip(padded[len(padded) - len(dims) :], dims, strict=True)):
+            return False
+    return True
 
 
 def require_full(node: Node, x: Facts, axis: int) -> None:

@@ -117,6 +117,23 @@ class Emitter(Protocol):
     def local(self, dtype: np.dtype[Any], text: str) -> str:
         """Bind a C expression to a fresh local of the given element type; returns its name."""
 
+    @property
+    def output(self) -> int:
+        """Which output of the node is asked for."""
+
+    def fold(
+        self,
+        dtype: np.dtype[Any],
+        start: str,
+        extents: Sequence["Index | Dim | int"],
+        step: "Callable[[list[Any], str], str]",
+    ) -> str:
+        """A loop: the local that is returned is `start`, and for each index below `extents`, the last one fastest, it
+        becomes step(index, local). Loads inside `step` may depend on the index."""
+
+    def only_if(self, condition: str) -> None:
+        """Inside the `step` of a fold: go on to the next index where the C condition doesn't hold."""
+
 
 class Tile(Protocol):
     """The register tile that weights are packed for: floats of a vector, rows and columns (runtime/tile.h)."""
@@ -156,8 +173,24 @@ class Call(Protocol):
     def epilogue(self) -> tuple[str, str]:
         """C expressions of the epilogue function and its arguments (NULL, NULL when nothing is fused)."""
 
+    def touched(self) -> str:
+        """C initializer of up to two pointers: tensors of the shape of output 0 that the epilogue reads or writes."""
+
     def setup(self, text: str) -> None:
         """C declarations visible to the step, to `scratch` and to `choice` (an argument struct of the kernel)."""
+
+
+class Counting(Call, Protocol):
+    """What `Op.count` may ask of the code generator: a Call, and where the numbers go."""
+
+    def minted(self, output: int, axis: int) -> str:
+        """C lvalue (int64_t) of the size of a dim that the operator counts."""
+
+    def refuse(self, text: str) -> str:
+        """C statement that ends the run: `text` says what the operator does not accept."""
+
+
+UNKNOWN_DTYPE: np.dtype[Any] = np.dtype(np.void)  # of a tensor that an operator without rules writes
 
 
 class Op:
@@ -171,6 +204,9 @@ class Op:
     execution: bool = False
     is_view: bool = False  # output 0 is input 0's bytes under another shape
     reads_outside: bool = False  # `at` may load element 0 of input 0 when that is empty, and discard it
+    one_count: bool = False  # all dims that `count` finds are one number
+    overwrites: int | None = None  # the operand whose bytes the kernel may write its result over
+    any_dtype: bool = False  # the kernel moves bytes: it takes every element type
     cost: int = 1  # scalar operations per output element, roughly; 10 and more means "do not re-evaluate"
 
     def dynamism(self, node: Node, x: Facts) -> Dynamism:
@@ -204,12 +240,24 @@ class Op:
         return []
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
-        """C expression of one element of output 0 at `index`, pulling its inputs through `e.load`."""
+        """C expression of one element of output `e.output` at `index`, pulling its inputs through `e.load`."""
         raise UnsupportedError(f"operator {self.name} has no element expression")
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         """C statements that call this anchor's kernel from the runtime."""
         raise UnsupportedError(f"operator {self.name} has no kernel")
+
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        """C statements that find the dims of the outputs which only execution tells and store them in `k.minted`.
+
+        They run before `call`, when the inputs are there but the outputs are not.
+        """
+        raise UnsupportedError(f"operator {self.name} does not count")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the dims that execution decides can be found before the output is computed."""
+        return type(self).count is not Op.count
 
     @property
     def has_at(self) -> bool:
@@ -224,8 +272,13 @@ class Op:
 
     @property
     def has_call(self) -> bool:
-        """Whether this operator is an anchor with a kernel of its own."""
+        """Whether this operator has a kernel of its own."""
         return type(self).call is not Op.call
+
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        """Whether this node runs on the operator's kernel. One that also has an element expression may say no for
+        element types that the kernel does not take."""
+        return self.has_call
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
         """For an anchor that takes an epilogue: (first row dim, first column dim) of output 0, whose dims before,
@@ -241,6 +294,20 @@ class Op:
         return []
 
 
+class Unknown(Op):
+    """An operator that nothing is known of: analysis goes on around it, code can't be generated for it."""
+
+    def __init__(self, node: Node) -> None:
+        self.name, self.domain = node.op, node.domain
+
+    def dtype(self, node: Node, x: Facts) -> list[np.dtype[Any]]:
+        return [UNKNOWN_DTYPE] * len(node.outputs)
+
+    def shape(self, node: Node, x: Facts) -> list[Shape]:
+        domain = f" of domain {self.domain}" if self.domain else ""
+        raise UnsupportedError(f"operator {self.name}{domain} (node {node.name!r}) is not supported")
+
+
 @dataclass
 class Registry:
     """Operators by (domain, name)."""
@@ -248,12 +315,9 @@ class Registry:
     table: dict[tuple[str, str], Op] = field(default_factory=dict)
 
     def __call__(self, node: Node) -> Op:
-        """The operator of a node; UnsupportedError names it when there is none."""
-        op = self.table.get((node.domain, node.op))
-        if op is None:
-            domain = f" of domain {node.domain}" if node.domain else ""
-            raise UnsupportedError(f"operator {node.op}{domain} (node {node.name!r}) is not supported")
-        return op
+        """The operator of a node; one without rules when there is none."""
+        found = self.table.get((node.domain, node.op))
+        return Unknown(node) if found is None else found
 
 
 OPS = Registry()

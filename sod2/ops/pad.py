@@ -11,8 +11,9 @@ import numpy as np
 
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
-from sod2.lattice import NAC, UNDEF, Shape, Undef
+from sod2.lattice import NAC, UNDEF, Nac, Shape, Undef
 from sod2.ops.attributes import axes_of, present
+from sod2.ops.axes import axis_values, given_to
 from sod2.ops.elementwise import CType
 from sod2.ops.lift import Element, integers, lift, number_arrays, small_shape
 from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, TensorValue, register
@@ -47,9 +48,15 @@ class Pad(Op):
             values: list[Element] | None = [as_dim(int(p)) for p in node.attrs["pads"]]
         else:
             values = integers(present(x, 1))
-        padded = range(rank) if axes is None else axes
-        if values is None or not isinstance(padded, range | tuple):
+        if values is None:
             return None
+        if isinstance(axes, Nac):
+            found, none = axis_values(present(x, 3), rank), [as_dim(0)] * rank
+            if found is None:
+                return None
+            halves = values[: len(found)], values[len(found) :]
+            return list(zip(*(given_to(found, half, rank, none) for half in halves), strict=True))
+        padded = range(rank) if axes is None else axes
         result: list[tuple[Element, Element]] = [(as_dim(0), as_dim(0))] * rank
         for axis, before, behind in zip(padded, values[: len(padded)], values[len(padded) :], strict=True):
             result[axis] = (before, behind)

@@ -7,22 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from sod2.errors import UnsupportedError
+from sod2.dtypes import is_float
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
 from sod2.ops.anchor import (
     Anchor,
     count,
     dims_of,
+    in_float,
     initializer,
     known_dims,
     proved,
     require_float32,
 )
+from sod2.ops.attributes import present
 from sod2.ops.conv import fit_guards, planar, spatial, tap_slices
+from sod2.ops.direct import accumulator, window_fold
+from sod2.ops.elementwise import CType
 from sod2.ops.lift import lift
-from sod2.ops.op import Array, Call, Facts, MappingType, register
-from sod2.ops.window import Axis, axes, axis
+from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, Op, register
+from sod2.ops.shape_of import shape_from
+from sod2.ops.window import Axis, axes, axis, ints
 from sod2.symbolic import Dim, as_dim
 
 
@@ -55,6 +60,11 @@ class Pool(Anchor):
         kernel = kernel_of(node)
         sizes = enumerate(dims_of(x[0])[2:])
         return fit_guards(axis(node, i, len(kernel), s, kernel[i]) for i, s in sizes if isinstance(s, Dim))
+
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        """The kernels take one or two spatial axes and floats, and give no indices."""
+        indices = len(node.outputs) > 1 and bool(node.outputs[1])
+        return len(dims_of(x[0])) <= 4 and in_float(x) and not indices
 
     def struct(self, node: Node, k: Call, x: Facts) -> str:
         """Declaration of the kernel's argument struct."""
@@ -101,10 +111,33 @@ class MaxPool(Pool):
     """Largest element of each window."""
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        if len(node.outputs) > 1 and node.outputs[1] and k.result(1) != "NULL":
-            raise UnsupportedError(f"MaxPool (node {node.name!r}) has the output Indices, which its kernel lacks")
         k.setup(self.struct(node, k, x))
         return "sod2_max_pool(&g, pool);"
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None
+        c = CType(x[0].dtype, e.element(x[0].dtype))
+        found = axes(node, x[0].dims[2:], kernel_of(node))
+        lowest = c.number(-np.inf if is_float(x[0].dtype) else int(np.iinfo(x[0].dtype).min))
+        best = window_fold(
+            e, index, found=found, dtype=x[0].dtype, start=lowest,
+            step=lambda best, value, _: f"({value} > {best} || {value} != {value} ? {value} : {best})",
+        )  # fmt: skip
+        if e.output == 0:
+            return best
+        order = list(range(len(found)))
+        if node.attrs.get("storage_order", 0):  # column-major within one channel
+            order.reverse()
+
+        def first(number: str, value: str, where: list[Any]) -> str:
+            inner: Any = e.position(0)
+            for i in order:
+                inner = inner * found[i].size + where[i]
+            size = count(a.size for a in found)
+            found_at = e.c((index[0] * x[0].dims[1] + index[1]) * size + inner)  # type: ignore[union-attr]
+            return f"({number} < 0 && ({value} == {best} || {value} != {value}) ? {found_at} : {number})"
+
+        return window_fold(e, index, found=found, dtype=np.dtype(np.int64), start="-1", step=first)
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x = arrays[0]
@@ -144,6 +177,17 @@ class AveragePool(Pool):
             counts = self._count(found, counted[0, 0], [int(a.begin) for a in found])
         return [(stacked.sum(axis=0) / np.maximum(counts, 1)).astype(x.dtype)]
 
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None
+        found, wide = axes(node, x[0].dims[2:], kernel_of(node)), accumulator(x[0].dtype)
+        total = window_fold(e, index, found=found, dtype=wide, start="0", step=lambda t, value, _: f"{t} + {value}")
+        if node.attrs.get("count_include_pad", 0):
+            counts = [_inside_padding(e, a, i) for a, i in zip(found, index[2:], strict=True)]
+            return f"(({e.element(x[0].dtype)})({total} / sod2_imax({' * '.join(counts)}, 1)))"
+        number = np.dtype(np.int64)
+        elements = window_fold(e, index, found=found, dtype=number, start="0", step=lambda t, value, _: f"{t} + 1")
+        return f"(({e.element(x[0].dtype)})({total} / sod2_imax({elements}, 1)))"
+
     @staticmethod
     def _count(found: Sequence[Axis], inside: Array, begin: Sequence[int]) -> Array:
         """Number of `inside` elements in each window; `begin` elements lie in front of them."""
@@ -157,6 +201,74 @@ class AveragePool(Pool):
         for attributes, arrays in pool_examples():
             yield attributes, arrays
             yield {**attributes, "count_include_pad": 1}, arrays
+
+
+def _inside_padding(e: Emitter, a: Axis, i: Index) -> str:
+    """C expression of the number of elements of window `i` that lie inside the padded axis."""
+    room = f"({e.c(a.size + a.begin + a.end)} - {e.c(i * a.stride)} + {a.dilation - 1}) / {a.dilation}"
+    return f"sod2_imin({e.c(a.kernel)}, {room})"
+
+
+@register()
+class MaxUnpool(Op):
+    """The inverse of MaxPool: (x, indices into the whole output, shape of the output or None); 0 where nothing was."""
+
+    shape_inputs = (2,)
+    mapping = MappingType.MANY_TO_MANY
+    cost = 100
+
+    def shape(self, node: Node, x: Facts) -> list[Shape]:
+        given = present(x, 2)
+        if given is not None:
+            return [shape_from(x, 2)]
+        batch, channels, *sizes = dims_of(x[0])
+        kernel, rank = kernel_of(node), len(sizes)
+        strides, pads = ints(node, "strides", rank, 1), ints(node, "pads", 2 * rank, 0)
+        out = [
+            lift(lambda d, i=i: (d - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i], d)
+            for i, d in enumerate(sizes)
+        ]
+        return [(batch, channels, *out)]
+
+    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
+        assert x[0] is not None and y[0] is not None
+        kernel, rank = kernel_of(node), len(x[0].dims) - 2
+        out = self._pooled(node, x, kernel, rank)
+        here = e.local(np.dtype(np.int64), e.c(index[0] * x[0].dims[1] + index[1]))
+        plane = e.c(count(out))
+
+        def step(k: list[Any], found: str) -> str:
+            at = [*index[:2], *k]
+            number = e.local(np.dtype(np.int64), f"{e.load(1, at)} - {here} * {plane}")
+            wanted: Any = e.position(0)
+            inside = []
+            for p, d in zip(index[2:], out, strict=True):
+                wanted = wanted * d + p
+                inside.append(f"{e.c(p)} < {e.c(d)}")
+            return f"({' && '.join(inside)} && {number} == {e.c(wanted)} ? {e.load(0, at)} : {found})"
+
+        return e.fold(x[0].dtype, "0", x[0].dims[2:], step)
+
+    def _pooled(self, node: Node, x: Facts, kernel: Sequence[int], rank: int) -> list[Dim]:
+        """Spatial dims of the tensor that was pooled, in which the indices count."""
+        strides, pads = ints(node, "strides", rank, 1), ints(node, "pads", 2 * rank, 0)
+        sizes = known_dims(x[0])[2:]
+        return [(d - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] for i, d in enumerate(sizes)]
+
+    def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
+        x, indices, given = arrays[0], arrays[1], present(arrays, 2)
+        assert x is not None and indices is not None
+        facts = [Fact(x.dtype, tuple(map(as_dim, x.shape))), None]
+        pooled = (*x.shape[:2], *(int(d) for d in self._pooled(node, facts, kernel_of(node), x.ndim - 2)))
+        out = np.zeros(pooled if given is None else tuple(given), x.dtype)
+        places = np.unravel_index(indices, pooled)
+        out[places] = x
+        return [out]
+
+    def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
+        x, indices = np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([[[[5, 7], [13, 15]]]], np.int64)
+        yield {"kernel_shape": [2, 2], "strides": [2, 2]}, [x, indices]
+        yield {"kernel_shape": [2, 2], "strides": [2, 2]}, [x, indices, np.array([1, 1, 5, 5], np.int64)]
 
 
 class GlobalPool(Anchor):

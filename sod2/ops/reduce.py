@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import is_float
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Nac, Shape
 from sod2.ops.anchor import Anchor, count, dims_of, dtype_macro, known_dims, proved, proved_shape
 from sod2.ops.attributes import axes_of, axis_of, given_axes
+from sod2.ops.axes import axis_guards, axis_values, dropped, set_to_one
 from sod2.ops.lift import Element, elements, exactness_guards, lift, number_arrays, packed
 from sod2.ops.op import Array, Call, Facts, MappingType, TensorValue, register
 from sod2.symbolic import Dim, as_dim, maximum, minimum
@@ -25,7 +27,7 @@ from sod2.symbolic import Dim, as_dim, maximum, minimum
 
 def _limit(dtype: np.dtype[Any], lowest: bool) -> Any:
     """The value that Max (lowest) or Min of an empty set has."""
-    if dtype.kind == "f":
+    if is_float(dtype):
         return -np.inf if lowest else np.inf
     if dtype.kind == "b":
         return not lowest
@@ -36,7 +38,7 @@ def _mean(a: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     """Mean; of integers truncated towards 0. NaN for an empty set of floats, 0 of integers."""
     total = np.asarray(a.sum(axis=axis, keepdims=keepdims, dtype=a.dtype))
     n = int(np.prod([a.shape[i] for i in axis], dtype=np.int64))
-    if a.dtype.kind == "f":
+    if is_float(a.dtype):
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(total / np.float64(n))
     return np.asarray(np.trunc(total / max(n, 1)))
@@ -119,10 +121,18 @@ class Reduce(Anchor):
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         dims, axes, keep = dims_of(x[0]), self.axes(node, x), bool(node.attrs.get("keepdims", 1))
         if isinstance(axes, Nac):
-            return [tuple(NAC for _ in dims) if keep else NAC]
+            return [self._shape_along(dims, x, keep)]
         if keep:
             return [tuple(as_dim(1) if i in axes else d for i, d in enumerate(dims))]
         return [tuple(d for i, d in enumerate(dims) if i not in axes)]
+
+    @staticmethod
+    def _shape_along(dims: tuple[Element, ...], x: Facts, keep: bool) -> Shape:
+        """The shape for axes that only execution tells, whose number is known."""
+        axes = axis_values(x[1], len(dims))
+        if axes is None or not axes:
+            return (NAC,) * len(dims) if keep else NAC
+        return set_to_one(dims, axes) if keep else dropped(dims, axes)
 
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         unknown: list[Shape] = [UNDEF] * len(node.inputs)
@@ -137,7 +147,8 @@ class Reduce(Anchor):
         return [tuple(UNDEF if i in axes else d for i, d in enumerate(kept)), *unknown[1:]]
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
-        return exactness_guards(y)
+        run_time = isinstance(self.axes(node, x), Nac)
+        return exactness_guards(y) + (axis_guards(x[1], len(dims_of(x[0]))) if run_time else [])
 
     def value(self, node: Node, x: Facts, y: Facts) -> list[TensorValue]:
         axes = self.axes(node, x)
@@ -161,9 +172,9 @@ class Reduce(Anchor):
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         axes, dims = self.axes(node, x), known_dims(x[0])
-        if isinstance(axes, Nac):
-            raise UnsupportedError(f"{node.op} (node {node.name!r}) has axes that only execution tells")
         assert x[0] is not None
+        if isinstance(axes, Nac):
+            return self._call_along(node, k, x)
         runs = merged(dims, axes)
         if x[0].dtype == np.float32 and sum(reduced for reduced, _ in runs) <= 1:
             line = next((i for i, (reduced, _) in enumerate(runs) if reduced), len(runs))
@@ -177,8 +188,20 @@ class Reduce(Anchor):
         return f"sod2_reduce_nd({k.pointer(0)}, {k.result()}, {kind}, g, {bits}, pool);"
 
     @staticmethod
+    def _call_along(node: Node, k: Call, x: Facts) -> str:
+        """The call for axes that only execution tells."""
+        dims = known_dims(x[0])
+        axes = axis_values(x[1], len(dims))
+        if axes is None or x[0] is None:
+            raise UnsupportedError(f"{node.op} (node {node.name!r}) has axes whose number only execution tells")
+        k.setup(f"const int64_t g[] = {{{', '.join(map(k.c, dims)) or 1}}};\n(void)g;")
+        bits = " | ".join(f"(UINT32_C(1) << {k.c(a)})" for a in axes)
+        kind = f"{dtype_macro(node, x[0].dtype)}, {_KERNEL[node.op]}, {len(dims)}"
+        return f"sod2_reduce_nd({k.pointer(0)}, {k.result()}, {kind}, g, {bits}, pool);"
+
+    @staticmethod
     def _reduced(node: Node, a: Array, axes: tuple[int, ...]) -> Array:
-        wide = a.astype(np.float64) if a.dtype.kind == "f" else a
+        wide = a.astype(np.float64) if is_float(a.dtype) else a
         return np.asarray(_NUMPY[node.op](wide, axes, bool(node.attrs.get("keepdims", 1)))).astype(a.dtype)
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:

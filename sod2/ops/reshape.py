@@ -2,7 +2,7 @@
 
 The -1 of a Reshape is the quotient of two products of dims. Dims copied by a 0 are cancelled first (also unknown ones),
 then the quotient is taken symbolically; where the products don't divide provably, a guard says that they must. When a
-product may be unknown the dim is NAC.
+product may be unknown the dim is NAC. A target that only execution tells may be -1 or 0 too: its dims are counted.
 
 `at` pairs runs of input dims with runs of output dims that have the same number of elements; only inside a run with
 several input dims an index is divided.
@@ -18,8 +18,9 @@ from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Nac, Shape, Undef
 from sod2.ops.attributes import axes_of, given_axes, normal_axis, present
+from sod2.ops.axes import axis_guards, axis_values, dropped, inserted
 from sod2.ops.lift import Element, constant_integers, integers, known_shape, lift, product
-from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, TensorValue, register
+from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, TensorValue, register
 from sod2.symbolic import Dim, as_dim, eq, exact_div, floordiv, ge, maximum, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
@@ -111,9 +112,21 @@ class Reshape(View):
         if target is None:
             return [NAC]
         dims, inferred = self._target_dims(node, x[0].shape, target)
+        if counted := self._counted(node, target):
+            return [tuple(NAC if i in counted else d for i, d in enumerate(dims))]
         if inferred is not None:
             dims[inferred] = lift(_quotient, *self._products(node, x[0].shape, target, dims, inferred))
         return [tuple(dims)]
+
+    def _is_code(self, node: Node, target: Element) -> bool:
+        """Whether a target may come out as -1 or 0, which mean something else: a number that only execution tells."""
+        least = 0 if node.attrs.get("allowzero", 0) else 1
+        return isinstance(target, Dim) and target.is_signed and ge(target, least) is not True
+
+    def _counted(self, node: Node, target: Sequence[Element]) -> list[int]:
+        """The dims that are left to `count`: those, and a -1 beside them."""
+        codes = [i for i, t in enumerate(target) if self._is_code(node, t)]
+        return [i for i, t in enumerate(target) if i in codes or (codes and isinstance(t, Dim) and t == -1)]
 
     def _copies(self, node: Node, target: Element) -> bool:
         return isinstance(target, Dim) and target == 0 and not node.attrs.get("allowzero", 0)
@@ -155,7 +168,7 @@ class Reshape(View):
             return []
         pairs: list[tuple[Dim, Dim]] = []
         for i, t in enumerate(target or ()):
-            if isinstance(t, Dim) and not t.is_constant:
+            if isinstance(t, Dim) and not t.is_constant and not self._is_code(node, t):
                 pairs += self._sign_guards(node, t, source.shape[i] if i < len(source.shape) else NAC)
         before, after = product(source.shape), product(out.shape)
         if isinstance(before, Dim) and isinstance(after, Dim) and eq(before, after) is not True:
@@ -171,6 +184,32 @@ class Reshape(View):
         else:
             pair = (maximum(target, 1), target)
         return [] if eq(*pair) is True else [pair]
+
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        """The dims of a target that only execution tells, by the meaning of its numbers."""
+        assert x[0] is not None
+        source, target = x[0].dims, [t for t in integers(x[1]) or [] if isinstance(t, Dim)]
+        copies = "0" if node.attrs.get("allowzero", 0) else "target[i] == 0"
+        return "\n".join(
+            [
+                f"const int64_t source[] = {{{', '.join([*map(k.c, source), '0'])}}};",
+                f"int64_t target[] = {{{', '.join(map(k.c, target))}}};",
+                "int64_t inferred = -1, given = 1, others = 1; /* elements, without the dims that are copied */",
+                "int overflow = 0;",
+                f"for (int64_t i = 0; i < {len(source)}; i++)",
+                f"  if (i >= {len(target)} || !({copies})) given = sod2_mul(given, source[i], &overflow);",
+                f"for (int64_t i = 0; i < {len(target)}; i++) {{",
+                f"  if (target[i] < -1 || (target[i] == -1 && inferred >= 0) || ({copies} && i >= {len(source)}))",
+                f"    {k.refuse('a target of Reshape below -1, with two -1, or with a 0 that copies no dim')}",
+                f"  if ({copies}) target[i] = source[i];",
+                "  else if (target[i] == -1) inferred = i;",
+                "  else others = sod2_mul(others, target[i], &overflow);",
+                "}",
+                f"if (inferred >= 0 && others == 0) {k.refuse('a target of Reshape with -1 beside 0')}",
+                "if (inferred >= 0) target[inferred] = given / others;",
+                *(f"{k.minted(0, i)} = target[{i}];" for i in self._counted(node, target)),
+            ]
+        )
 
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         """A single unknown dim of the input follows from the number of elements."""
@@ -224,28 +263,33 @@ class Squeeze(View):
         axes = axes_of(node, x, 1, len(x[0].shape))
         if axes is not None:
             return axes
-        ones = [eq(d, 1) if isinstance(d, Dim) else None for d in x[0].shape]
+        kept = node.attrs.get("kept", ())  # ranks.py: in this branch they are not 1
+        ones = [i not in kept and (eq(d, 1) if isinstance(d, Dim) else None) for i, d in enumerate(x[0].shape)]
         return NAC if None in ones else tuple(i for i, one in enumerate(ones) if one)
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         assert x[0] is not None and isinstance(x[0].shape, tuple)
-        dropped = self._dropped(node, x)
-        return [NAC if isinstance(dropped, Nac) else tuple(d for i, d in enumerate(x[0].shape) if i not in dropped)]
+        found = self._dropped(node, x)
+        if isinstance(found, Nac):
+            axes = axis_values(present(x, 1), len(x[0].shape)) if present(x, 1) is not None else None
+            return [NAC if axes is None else dropped(x[0].shape, axes)]
+        return [tuple(d for i, d in enumerate(x[0].shape) if i not in found)]
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
         assert x[0] is not None and isinstance(x[0].shape, tuple)
-        dropped = self._dropped(node, x)
-        dims = [] if isinstance(dropped, Nac) else [x[0].shape[i] for i in dropped]
-        return [(d, as_dim(1)) for d in dims if isinstance(d, Dim) and d != 1]
+        found = self._dropped(node, x)
+        if isinstance(found, Nac):
+            return axis_guards(present(x, 1), len(x[0].shape))
+        return [(d, as_dim(1)) for i in found if isinstance(d := x[0].shape[i], Dim) and d != 1]
 
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         claims: list[Shape] = [UNDEF] * len(node.inputs)
         if x[0] is None or not isinstance(x[0].shape, tuple) or y[0] is None or not isinstance(y[0].shape, tuple):
             return claims
-        dropped = self._dropped(node, x)
-        if not isinstance(dropped, Nac):
+        found = self._dropped(node, x)
+        if not isinstance(found, Nac):
             kept = iter(y[0].shape)
-            claims[0] = tuple(as_dim(1) if i in dropped else next(kept) for i in range(len(x[0].shape)))
+            claims[0] = tuple(as_dim(1) if i in found else next(kept) for i in range(len(x[0].shape)))
         return claims
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
@@ -277,21 +321,28 @@ class Unsqueeze(View):
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         assert x[0] is not None and isinstance(x[0].shape, tuple)
-        inserted = self._inserted(node, x)
-        if isinstance(inserted, Nac):
+        given = self._inserted(node, x)
+        if isinstance(given, Nac):
             length = None if len(x) < 2 or x[1] is None else known_shape(x[1].shape)
-            return [NAC if length is None else (NAC,) * (len(x[0].shape) + length[0])]
+            if length is None:
+                return [NAC]
+            rank = len(x[0].shape) + math.prod(length)
+            axes = axis_values(x[1], rank)
+            return [(NAC,) * rank if axes is None else inserted(x[0].shape, axes)]
         dims = iter(x[0].shape)
-        return [tuple(as_dim(1) if i in inserted else next(dims) for i in range(len(x[0].shape) + len(inserted)))]
+        return [tuple(as_dim(1) if i in given else next(dims) for i in range(len(x[0].shape) + len(given)))]
 
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         claims: list[Shape] = [UNDEF] * len(node.inputs)
         if x[0] is None or not isinstance(x[0].shape, tuple) or y[0] is None or not isinstance(y[0].shape, tuple):
             return claims
-        inserted = self._inserted(node, x)
-        if not isinstance(inserted, Nac):
-            claims[0] = tuple(d for i, d in enumerate(y[0].shape) if i not in inserted)
+        given = self._inserted(node, x)
+        if not isinstance(given, Nac):
+            claims[0] = tuple(d for i, d in enumerate(y[0].shape) if i not in given)
         return claims
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        return axis_guards(present(x, 1), y[0].rank) if y[0] is not None and y[0].rank is not None else []
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         axes = given_axes(node, arrays, 1)

@@ -3,7 +3,8 @@
 Sizes are exact. Given scales, a dim is floor(size * scale) of a *float32* product, as in every runtime: it may be
 another integer than in exact arithmetic. For a symbolic dim that is an expression only when
 the scale is a dyadic fraction p / 2^k, where the float product has no error as long as size * p stays below 2^24 (a
-guard says so); any other scale leaves the dim nac. Given sizes, the dims are those.
+guard says so); for any other scale, and for scales that only execution tells, the dim is counted (`count`). Given
+sizes, the dims are those.
 
 Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes. Positions
 are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
@@ -11,7 +12,7 @@ are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product as taps_of
 from typing import Any
 
@@ -20,10 +21,11 @@ import numpy as np
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
+from sod2.ops.anchor import f32
 from sod2.ops.attributes import normal_axis, present
 from sod2.ops.elementwise import CType
 from sod2.ops.lift import Element, integers, lift
-from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, register
+from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, register
 from sod2.symbolic import Dim, as_dim, eq, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
@@ -56,6 +58,7 @@ class Axis:
     out: Element
     scale: float | None
     position: int | None
+    is_read: bool = False  # the scale is read when the model runs
 
     @property
     def is_kept(self) -> bool:
@@ -109,8 +112,11 @@ class Resize(Op):
                     f"{', '.join(map(str, values))} is supported"
                 )
 
-    def axes(self, node: Node, x: Facts) -> list[Axis] | None:
-        """What happens to every dim; None before the values of scales or sizes are reached."""
+    def axes(self, node: Node, x: Facts, counted: Sequence[Dim] | None = None) -> list[Axis] | None:
+        """What happens to every dim; None before the values of scales or sizes are reached.
+
+        `counted` are the output's dims, some of which the rules may leave to `count`.
+        """
         assert x[0] is not None and isinstance(x[0].shape, tuple)
         self._check(node)
         rank = len(x[0].shape)
@@ -129,7 +135,9 @@ class Resize(Op):
             else:
                 values = integers(given)
                 scale, out = None, NAC if values is None else values[k]
-            result[axis] = Axis(size, out, scale, k)
+            result[axis] = Axis(size, out, scale, k, by_scale and scale is None)
+        for i, dim in enumerate(counted or ()):
+            result[i] = replace(result[i], out=dim)
         return result
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
@@ -150,10 +158,23 @@ class Resize(Op):
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
         return scale_guards(self.axes(node, x) or [])
 
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        """floor(size * scale) in float32, of the axes for which that is no expression over the size."""
+        lines = []
+        for i, axis in enumerate(self.axes(node, x) or []):
+            if isinstance(axis.out, Dim):
+                continue
+            assert isinstance(axis.size, Dim) and axis.position is not None
+            scale = f"({k.pointer(2)})[{axis.position}]" if axis.scale is None else f32(axis.scale)
+            product = f"floorf((float){k.c(axis.size)} * {scale})"
+            lines.append(f"if (!({product} >= 0 && {product} < 0x1p62f)) {k.refuse('a Resize by a scale below 0')}")
+            lines.append(f"{k.minted(0, i)} = (int64_t){product};")
+        return "\n".join(lines)
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
         c = CType(x[0].dtype, e.element(x[0].dtype))
-        axes = self.axes(node, x) or []
+        axes = self.axes(node, x, y[0].dims) or []
         taps: list[list[tuple[Index, str]]] = []
         outside: list[str] = []
         for i, axis in zip(index, axes, strict=True):
@@ -185,7 +206,10 @@ class Resize(Op):
         if mode == "tf_crop_and_resize":
             count = sum(1 for other in self.axes(node, x) or [] if other.position is not None)
             a, b = (e.load(1, [e.position(axis.position + k * count)]) for k in (0, 1))
-        scale = f"({m} / {n})" if axis.scale is None else CType(np.dtype(np.float32), "float").number(axis.scale)
+        if axis.is_read:
+            scale = e.load(2, [e.position(axis.position)])
+        else:
+            scale = f"({m} / {n})" if axis.scale is None else CType(np.dtype(np.float32), "float").number(axis.scale)
         text = POSITIONS[mode].format(i=f"(float){i}", s=scale, n=n, m=m, a=a, b=b)
         return e.local(np.dtype(np.float32), text)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import element_type, is_float
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.attributes import dtype_of
@@ -27,8 +28,8 @@ from sod2.ops.lift import (
     product,
     small_shape,
 )
-from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, TensorValue, register
-from sod2.symbolic import Dim, as_dim, ceildiv, maximum
+from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, TensorValue, register
+from sod2.symbolic import Dim, as_dim, ceildiv, eq, ge, lt, maximum, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 INT64 = np.dtype(np.int64)
@@ -196,10 +197,18 @@ class Range(Op):
         numbers = number_arrays(x)
         if numbers is not None:
             return [concrete(self.reference(node, *numbers)[0].shape)]
-        ends = [elements(f) for f in x if f is not None]
-        if x[0] is None or x[0].dtype.kind == "f" or any(e is None for e in ends):
+        if x[0] is None or is_float(x[0].dtype):
             return [(NAC,)]
-        return [(lift(_count, *(e.item() for e in ends if e is not None)),)]
+        return [(NAC if self._by_sign(x) else self._number(x),)]
+
+    def _number(self, x: Facts) -> Element:
+        """The number of elements between integer ends."""
+        return lift(_count, *((integers(f) or [NAC])[0] for f in x))
+
+    def _by_sign(self, x: Facts) -> bool:
+        """Whether the number of elements has a case for each sign of a delta that only execution tells."""
+        (delta,) = integers(x[2]) or [NAC]
+        return isinstance(delta, Dim) and delta.is_signed
 
     def value(self, node: Node, x: Facts, y: Facts) -> list[TensorValue]:
         if y[0] is None or small_shape(y[0]) is None:
@@ -216,7 +225,25 @@ class Range(Op):
         return [packed(result, y[0].dtype)]
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
-        return exactness_guards(y)
+        (delta,) = integers(x[2]) or [NAC]
+        if not isinstance(delta, Dim) or eq(delta, 0) is False:
+            return exactness_guards(y)
+        size = minimum(maximum(delta, 0), 1) + minimum(maximum(-delta, 0), 1)
+        return [*exactness_guards(y), (size, as_dim(1))]
+
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        assert x[0] is not None
+        if self._by_sign(x):
+            count = self._number(x)
+            assert isinstance(count, Dim)
+            return f"{k.minted(0, 0)} = {k.c(count)};"
+        load = element_type(x[0].dtype).load
+        start, limit, delta = (f"(double){load.format(f'*{k.pointer(i)}')}" for i in range(3))
+        return (
+            f"const double count = ceil(({limit} - {start}) / {delta});\n"
+            f"if (!(fabs(count) < 0x1p62)) {k.refuse('a Range whose delta is 0 or whose ends are not finite')}\n"
+            f"{k.minted(0, 0)} = count > 0 ? (int64_t)count : 0;"
+        )
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None
@@ -226,8 +253,8 @@ class Range(Op):
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         start, limit, delta = (np.asarray(a).reshape(()) for a in arrays)
-        span = (float(limit) - float(start)) / float(delta) if start.dtype.kind == "f" else 0.0
-        count = math.ceil(span) if start.dtype.kind == "f" else -((int(start) - int(limit)) // int(delta))
+        span = (float(limit) - float(start)) / float(delta) if is_float(start.dtype) else 0.0
+        count = math.ceil(span) if is_float(start.dtype) else -((int(start) - int(limit)) // int(delta))
         return [(start + np.arange(max(0, count)) * delta).astype(start.dtype)]
 
     def examples(self) -> Examples:
@@ -237,10 +264,15 @@ class Range(Op):
 
 
 def _count(start: Dim, limit: Dim, delta: Dim) -> Dim | None:
-    if not delta.is_constant or delta == 0:
+    if delta == 0:
         return None
-    span, step = (limit - start, delta) if int(delta) > 0 else (start - limit, -delta)
-    return maximum(ceildiv(span, step), 0)
+    if ge(delta, 1):
+        return maximum(ceildiv(limit - start, delta), 0)
+    if lt(delta, 0):
+        return maximum(ceildiv(start - limit, -delta), 0)
+    up = minimum(maximum(delta, 0), 1)  # only execution tells the sign
+    ahead, back = ceildiv(limit - start, maximum(delta, 1)), ceildiv(start - limit, maximum(-delta, 1))
+    return maximum(ahead, 0) * up + maximum(back, 0) * (1 - up)
 
 
 @register()

@@ -15,12 +15,18 @@ import numpy as np
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.attributes import normal_axis, present
+from sod2.ops.axes import axis_guards, axis_values, given_to
 from sod2.ops.lift import Element, constant_integers, integers, lift, packed, small_shape
-from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, TensorValue, register
-from sod2.symbolic import Dim, as_dim, ceildiv, ge, lt, maximum, minimum
+from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, TensorValue, register
+from sod2.symbolic import Dim, as_dim, ceildiv, eq, ge, lt, maximum, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 HUGE = 2**31 - 1  # ends beyond this mean "to the end" (exporters write INT32_MAX or INT64_MAX)
+
+
+def is_negative(index: Dim) -> Dim:
+    """1 where the index is below 0, else 0; without overflow for any 64-bit number."""
+    return -maximum(minimum(index, 0), -1)
 
 
 def clamp_index(index: Dim, size: Dim, low: int, high: Dim) -> Dim:
@@ -32,8 +38,7 @@ def clamp_index(index: Dim, size: Dim, low: int, high: Dim) -> Dim:
     elif lt(index, 0):
         position = index + size
     else:
-        is_negative = minimum(maximum(-index, 0), 1)
-        position = index + size * is_negative
+        position = index + size * is_negative(index)
     return minimum(maximum(position, low), high)
 
 
@@ -45,12 +50,30 @@ class Span:
     step: Element
     count: Element
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the count gets a name of its own: its expression has a case for each sign of numbers in the data."""
+        return isinstance(self.count, Dim) and self.count.is_signed
+
 
 def span(start: Element, end: Element, step: Element, size: Element) -> Span:
     """The span of start, end and step over an axis of `size`; what can't be decided is NAC."""
-    if not isinstance(step, Dim) or not step.is_constant or step == 0:
+    if not isinstance(step, Dim) or step == 0:
         return Span(NAC, step, NAC)
-    forward = int(step) > 0
+    if step.is_constant:
+        return _directed(start, end, step, int(step) > 0, size)
+    up = minimum(maximum(step, 0), 1)  # a step that only execution tells: 1 where it is positive, else 0
+    ahead = _directed(start, end, maximum(step, 1), True, size)
+    back = _directed(start, end, minimum(step, -1), False, size)
+
+    def chosen(a: Dim, b: Dim) -> Dim:
+        return a * up + b * (1 - up)
+
+    return Span(lift(chosen, ahead.start, back.start), step, lift(chosen, ahead.count, back.count))
+
+
+def _directed(start: Element, end: Element, step: Dim, forward: bool, size: Element) -> Span:
+    """The span for a step whose sign is known."""
 
     def begin(s: Dim, n: Dim) -> Dim:
         return clamp_index(s, n, 0, n if forward else n - 1)
@@ -59,7 +82,7 @@ def span(start: Element, end: Element, step: Element, size: Element) -> Span:
         return clamp_index(e, n, 0, n) if forward else clamp_index(e, n, -1, n - 1)
 
     def count(b: Dim, s: Dim) -> Dim:
-        return maximum(ceildiv(s - b if forward else b - s, abs(int(step))), 0)
+        return maximum(ceildiv(s - b, step) if forward else ceildiv(b - s, -step), 0)
 
     first = lift(begin, start, size)
     return Span(first, step, lift(count, first, lift(stop, end, size)))
@@ -96,13 +119,25 @@ class Slice(Op):
         if starts is None or ends is None:
             return None
         steps = [as_dim(1)] * len(starts) if present(x, 4) is None else self._numbers(node, x, 4, "steps")
-        axes = self._axes(node, x, len(x[0].shape), len(starts))
-        if steps is None or axes is None:
+        if steps is None:
             return None
+        rank = len(x[0].shape)
+        axes = self._axes(node, x, rank, len(starts))
+        if axes is None:
+            found = axis_values(present(x, 3), rank)
+            return None if found is None else self._spans_along(x[0].shape, found, starts, ends, steps)
         result: list[Span | None] = [None] * len(x[0].shape)
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             result[axis] = span(start, end, step, x[0].shape[axis])
         return result
+
+    @staticmethod
+    def _spans_along(dims: Sequence[Element], axes: Sequence[Dim], *lists: Sequence[Element]) -> list[Span | None]:
+        """The spans for axes that only execution tells: everything is taken of an axis that is not among them."""
+        rank = len(dims)
+        whole = ([as_dim(0)] * rank, dims, [as_dim(1)] * rank)
+        starts, ends, steps = (given_to(axes, v, rank, w) for v, w in zip(lists, whole, strict=True))
+        return [span(*of_axis) for of_axis in zip(starts, ends, steps, dims, strict=True)]
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         assert x[0] is not None and isinstance(x[0].shape, tuple)
@@ -111,7 +146,9 @@ class Slice(Op):
         spans = self.spans(node, x)
         if spans is None:
             return [(NAC,) * len(x[0].shape)]
-        return [tuple(d if s is None else s.count for d, s in zip(x[0].shape, spans, strict=True))]
+        return [
+            tuple(d if s is None else NAC if s.is_counted else s.count for d, s in zip(x[0].shape, spans, strict=True))
+        ]
 
     def value(self, node: Node, x: Facts, y: Facts) -> list[TensorValue]:
         assert x[0] is not None and y[0] is not None
@@ -127,6 +164,19 @@ class Slice(Op):
                 return [NAC]
             taken.append(range(int(start), int(start) + count * int(step), int(step)))
         return [_taken(x[0].value, taken, y[0].dtype)]
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        """A step is never 0; an axis that only execution tells is in range."""
+        assert x[0] is not None and isinstance(x[0].shape, tuple)
+        axes = axis_guards(present(x, 3), len(x[0].shape)) if constant_integers(present(x, 3)) is None else []
+        steps = [s.step for s in self.spans(node, x) or [] if s is not None]
+        unsure = [s for s in steps if isinstance(s, Dim) and eq(s, 0) is not False]
+        return [(minimum(maximum(s, 0), 1) + is_negative(s), as_dim(1)) for s in unsure] + axes
+
+    def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
+        spans = enumerate(self.spans(node, x) or [])
+        counts = [(axis, s.count) for axis, s in spans if s is not None and s.is_counted and isinstance(s.count, Dim)]
+        return "\n".join(f"{k.minted(0, axis)} = {k.c(count)};" for axis, count in counts)
 
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         """Dims that are not sliced stay."""

@@ -172,22 +172,25 @@ class SpaceToDepth(_Blocks):
         assert x[0] is not None
         n, c, h, w = index
         b = self._block(node)
-        channel = e.local(np.dtype(np.int64), e.c(c))
-        block = e.local(np.dtype(np.int64), f"({channel} / {e.c(x[0].dims[1])})")
+        channel, count = e.local(np.dtype(np.int64), e.c(c)), e.c(x[0].dims[1])
+        quotient, rest = (f"({channel} {sign} {b * b if self._is_column_major(node) else count})" for sign in "/%")
+        block, source = (rest, quotient) if self._is_column_major(node) else (quotient, rest)
         row, column = (e.opaque(f"({e.c(i)} * {b} + {block} {sign} {b})") for i, sign in ((h, "/"), (w, "%")))
-        return e.load(0, [n, e.opaque(f"({channel} % {e.c(x[0].dims[1])})"), row, column])
+        return e.load(0, [n, e.opaque(source), row, column])
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x = arrays[0]
         assert x is not None
         n, c, h, w = x.shape
         b = self._block(node)
-        parts = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
+        order = (0, 1, 3, 5, 2, 4) if self._is_column_major(node) else (0, 3, 5, 1, 2, 4)
+        parts = x.reshape(n, c, h // b, b, w // b, b).transpose(order)
         return [np.ascontiguousarray(parts.reshape(n, c * b * b, h // b, w // b))]
 
     def examples(self) -> Examples:
         x = np.arange(2 * 3 * 4 * 2, dtype=np.float32).reshape(2, 3, 4, 2)
         yield {"blocksize": 2}, [x]
+        yield {"blocksize": 2, "mode": "CRD"}, [x]
         yield {"blocksize": 1}, [x]
         yield {"blocksize": 2}, [x[:, :, :0]]
 

@@ -1,4 +1,4 @@
-/* Placement of buffers in the arena, done at bind when their sizes are known. Twin of sod2/memory.py.
+/* Placement of buffers in the arena, done when their sizes are known. Twin of sod2/memory.py.
 
    A buffer occupies `bytes` (rounded up to SOD2_ALIGN) during the steps [first, last]; buffers that overlap in time may
    not overlap in space. Two functions of one signature:
@@ -11,12 +11,21 @@
      further away reuses the slots below. Only when the arena is then larger than the live peak, a lower bound, two more
      orders are tried (largest first; best fit) and the smallest arena wins: never worse than best fit.
 
+   sod2_place_by_depth arranges a model with branches so that runs which enter few of them need little: what is touched
+   outside branches first, then depth by depth what deeper branches touch besides. The longest path may need more for it,
+   at most 1/DEPTH_COST more; otherwise all are placed together.
+
+   Sizes that only execution tells are placed while the model runs, around the buffers that are there (`given`): those
+   stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
+
    Both are deterministic and O(n^2) for n buffers (tens of microseconds for 300). The problem, dynamic storage
    allocation, is NP-hard, so neither is exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the
-   sum of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0. */
+   sum of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
 #include <stdlib.h>
 
 #include "program.h"
+
+#define DEPTH_COST 16
 
 typedef struct slot {
   int64_t begin, end;
@@ -33,11 +42,12 @@ typedef struct ranked {
 
 typedef struct problem {
   const sod2_range *range;
+  const uint8_t *given; /* NULL: none */
   int64_t *bytes; /* rounded up */
   int64_t *usage; /* [steps + 1] bytes live at each step */
   int64_t *trial; /* offsets of an order that is only tried */
   slot *placed;   /* sorted by begin */
-  ranked *order;  /* the buffers that are not empty */
+  ranked *order;  /* the buffers to place: neither empty nor given */
   int32_t buffers, count;
   int32_t peak; /* first step of largest usage */
 } problem;
@@ -59,12 +69,19 @@ static int32_t fill_usage(int32_t count, int32_t steps, const sod2_range *range,
   return peak;
 }
 
+/* Whether a buffer has to be placed. */
+static int is_open(const problem *p, int32_t buffer) {
+  return p->bytes[buffer] > 0 && (p->given == NULL || !p->given[buffer]);
+}
+
 /* One block of memory, to be given to free(); NULL when there is none. Offsets of empty buffers are set here. */
-static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset) {
+static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                         const uint8_t *given, int64_t *offset) {
   size_t n = (size_t)count, words = 2 * n + (size_t)steps + 1;
   problem *p = malloc(sizeof *p + words * sizeof(int64_t) + n * (sizeof(slot) + sizeof(ranked)));
   if (p == NULL) return NULL;
   p->range = range;
+  p->given = given;
   p->bytes = (int64_t *)(p + 1);
   p->trial = p->bytes + n;
   p->usage = p->trial + n;
@@ -75,8 +92,9 @@ static problem *describe(int32_t count, int32_t steps, const sod2_range *range, 
   p->peak = fill_usage(count, steps, range, bytes, p->usage);
   for (int32_t i = 0; i < count; i++) {
     p->bytes[i] = rounded(bytes[i]);
-    offset[i] = p->trial[i] = 0;
-    p->count += bytes[i] > 0;
+    if (given == NULL || !given[i]) offset[i] = 0;
+    p->trial[i] = offset[i];
+    p->count += is_open(p, i);
   }
   return p;
 }
@@ -98,7 +116,7 @@ enum order { OUTWARDS, LARGEST_FIRST, FIRST_USE };
 static void sort(problem *p, enum order by) {
   ranked *next = p->order;
   for (int32_t i = 0; i < p->buffers; i++) {
-    if (p->bytes[i] == 0) continue;
+    if (!is_open(p, i)) continue;
     sod2_range live = p->range[i];
     double bytes = (double)p->bytes[i];
     if (by == OUTWARDS) *next++ = (ranked){distance(live, p->peak), bytes * (live.last - live.first + 1), i};
@@ -125,20 +143,30 @@ static int64_t put(problem *p, int32_t placed, int32_t buffer, int64_t begin, in
   return added.end;
 }
 
+/* Fills p->placed with the given buffers and returns their number; *arena becomes what they need. */
+static int32_t put_given(problem *p, int64_t *offset, int64_t *arena) {
+  int32_t placed = 0;
+  *arena = 0;
+  for (int32_t i = 0; p->given != NULL && i < p->buffers; i++)
+    if (p->given[i] && p->bytes[i] > 0) *arena = sod2_imax(*arena, put(p, placed++, i, offset[i], offset));
+  return placed;
+}
+
 /* Gives every buffer, in p->order, the lowest gap that holds it. Returns the size of the arena. */
 static int64_t place_lowest(problem *p, int64_t *offset) {
-  int64_t arena = 0;
+  int64_t arena;
+  int32_t given = put_given(p, offset, &arena);
   for (int32_t i = 0; i < p->count; i++) {
     int32_t buffer = p->order[i].buffer;
     sod2_range live = p->range[buffer];
     int64_t bytes = p->bytes[buffer], begin = 0;
-    for (int32_t j = 0; j < i; j++) {
+    for (int32_t j = 0; j < given + i; j++) {
       slot other = p->placed[j];
       int meets = (other.last >= live.first) & (other.first <= live.last); /* no branch: it would be mispredicted */
       if (meets & (other.begin - begin >= bytes)) break;
       begin = sod2_imax(begin, meets ? other.end : 0);
     }
-    arena = sod2_imax(arena, put(p, i, buffer, begin, offset));
+    arena = sod2_imax(arena, put(p, given + i, buffer, begin, offset));
   }
   return arena;
 }
@@ -146,8 +174,8 @@ static int64_t place_lowest(problem *p, int64_t *offset) {
 /* Gives every buffer, in order of first use, the smallest gap that holds it, the free bytes at the arena's end included;
    where none does, the arena grows. Buffers whose last step has passed are dropped from p->placed. */
 static int64_t place_best_fit(problem *p, int64_t *offset) {
-  int64_t arena = 0;
-  int32_t placed = 0;
+  int64_t arena;
+  int32_t placed = put_given(p, offset, &arena);
   sort(p, FIRST_USE);
   for (int32_t i = 0; i < p->count; i++) {
     int32_t buffer = p->order[i].buffer, live = 0;
@@ -155,10 +183,11 @@ static int64_t place_best_fit(problem *p, int64_t *offset) {
     for (int32_t j = 0; j < placed; j++) {
       slot other = p->placed[j];
       if (other.last < p->range[buffer].first) continue;
+      p->placed[live++] = other;
+      if (other.first > p->range[buffer].last) continue; /* a given one, later */
       int64_t gap = other.begin - end;
       if (gap >= bytes && gap < best) best = gap, begin = end;
-      end = other.end;
-      p->placed[live++] = other;
+      end = sod2_imax(end, other.end);
     }
     if (best == INT64_MAX || (arena - end >= bytes && arena - end < best)) begin = end;
     placed = live + 1;
@@ -174,10 +203,10 @@ static int64_t keep_smaller(const problem *p, int64_t trial, int64_t arena, int6
   return trial;
 }
 
-/* All three return -1 when there is no memory for planning. */
+/* All return -1 when there is no memory for planning. */
 int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                              int64_t *offset) {
-  problem *p = describe(count, steps, range, bytes, offset);
+                              const uint8_t *given, int64_t *offset) {
+  problem *p = describe(count, steps, range, bytes, given, offset);
   if (p == NULL) return -1;
   sort(p, OUTWARDS);
   int64_t arena = place_lowest(p, offset);
@@ -191,12 +220,39 @@ int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *ra
 }
 
 int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                            int64_t *offset) {
-  problem *p = describe(count, steps, range, bytes, offset);
+                            const uint8_t *given, int64_t *offset) {
+  problem *p = describe(count, steps, range, bytes, given, offset);
   if (p == NULL) return -1;
   int64_t arena = place_best_fit(p, offset);
   free(p);
   return arena;
+}
+
+int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                            const uint8_t *depth_of, int32_t depths, int64_t *offset, int64_t *needed) {
+  const int64_t together = sod2_place_peak_first(count, steps, range, bytes, NULL, offset);
+  for (int32_t depth = 0; depth < depths; depth++) needed[depth] = together;
+  size_t n = (size_t)count;
+  int64_t *known = malloc((2 * n + (size_t)depths) * sizeof *known + n);
+  if (known == NULL || together < 0) {
+    free(known);
+    return -1;
+  }
+  int64_t *apart = known + n, *ends = apart + n, end = 0;
+  uint8_t *given = (uint8_t *)(ends + depths);
+  for (int32_t depth = 0; depth < depths && end >= 0; depth++) {
+    for (int32_t i = 0; i < count; i++) {
+      known[i] = depth_of[i] <= depth ? bytes[i] : 0;
+      given[i] = depth_of[i] < depth;
+    }
+    ends[depth] = end = sod2_place_peak_first(count, steps, range, known, given, apart);
+  }
+  if (end >= 0 && end <= together + together / DEPTH_COST) {
+    memcpy(offset, apart, n * sizeof *offset);
+    memcpy(needed, ends, (size_t)depths * sizeof *needed);
+  }
+  free(known);
+  return end < 0 ? -1 : needed[depths - 1];
 }
 
 void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {

@@ -8,8 +8,9 @@
 
    latency_ns is bind + run: the inputs lie in memory already, the outputs are read where they are, so nothing is copied.
    peak_bytes is the largest live heap and anonymous memory during the inference over what was live before the sample
-   was bound. Each `run` starts without an arena (sod2_trim): what an earlier, larger sample left mapped would otherwise
-   hide what this one needs. A failure prints {"error": ...} and ends the process with status 1. */
+   was bound; hwm_bytes, the largest resident size of the process meanwhile, is a cross-check. Each `run` starts without
+   an arena (sod2_trim): what an earlier, larger sample left mapped would otherwise hide what this one needs. A failure
+   prints {"error": ...} and ends the process with status 1. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ typedef struct bench {
 } bench;
 
 typedef struct row {
-  int64_t latency_ns, bind_ns, peak_bytes;
+  int64_t latency_ns, bind_ns, peak_bytes, hwm_bytes;
 } row;
 
 /* `text` as a JSON string. */
@@ -144,15 +145,34 @@ static void stage(bench *b, int sample) {
   }
 }
 
+/* The largest resident size since the last reset, VmHWM of proc(5); 0 where the kernel does not tell. */
+static int64_t resident_peak(void) {
+  FILE *status = fopen("/proc/self/status", "r");
+  long long kib = 0;
+  char line[256];
+  while (status != NULL && fgets(line, sizeof line, status) != NULL)
+    if (sscanf(line, "VmHWM: %lld", &kib) == 1) break;
+  if (status != NULL) fclose(status);
+  return kib * 1024;
+}
+
+static void reset_resident_peak(void) {
+  FILE *file = fopen("/proc/self/clear_refs", "w");
+  if (file == NULL) return;
+  fputs("5", file);
+  fclose(file);
+}
+
 /* One inference of the staged sample; `before` = live bytes before its arena was there. */
 static row infer(bench *b, int64_t before) {
+  reset_resident_peak();
   sod2_hook_reset();
   int64_t started = sod2_now_ns();
   check(sod2_bind(b->model, b->dims));
   int64_t bound = sod2_now_ns();
   check(sod2_run(b->model, b->data));
   int64_t ended = sod2_now_ns();
-  return (row){ended - started, bound - started, sod2_hook_peak() - before};
+  return (row){ended - started, bound - started, sod2_hook_peak() - before, resident_peak()};
 }
 
 static void write_outputs(const bench *b, int sample, const char *folder) {
@@ -189,9 +209,9 @@ static void run(bench *b, int sample, int count, const char *folder) {
     if (repeat == count - 1 && folder != NULL) write_outputs(b, sample, folder);
     printf(
         "{\"sample\": %d, \"repeat\": %d, \"first\": %s, \"latency_ns\": %lld, \"copy_ns\": 0, \"bind_ns\": %lld, "
-        "\"peak_bytes\": %lld, \"own_bytes\": %lld}\n",
+        "\"peak_bytes\": %lld, \"own_bytes\": %lld, \"hwm_bytes\": %lld}\n",
         sample, repeat, first && repeat == 0 ? "true" : "false", (long long)r.latency_ns, (long long)r.bind_ns,
-        (long long)r.peak_bytes, (long long)sod2_get_stats(b->model).arena_bytes);
+        (long long)r.peak_bytes, (long long)sod2_get_stats(b->model).arena_bytes, (long long)r.hwm_bytes);
     fflush(stdout);
   }
 }

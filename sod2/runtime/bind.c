@@ -28,17 +28,22 @@ static int bind_dim(const sod2_rules *rules, const sod2_dim *rule, int64_t size,
   return 0;
 }
 
-int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym, char *message, int64_t capacity) {
-  for (int32_t i = 0; i < rules->symbols; i++) sym[i] = -1;
-  for (int32_t i = 0; i < rules->dims; i++)
-    if (bind_dim(rules, &rules->dim[i], dims[rules->dim[i].position], sym, message, capacity)) return 1;
-  for (int32_t i = 0; i < rules->guards; i++) {
+int sod2_check_guards(const sod2_rules *rules, int32_t first, int32_t last, const char *what, const int64_t *sym,
+                      char *message, int64_t capacity) {
+  for (int32_t i = first; i < last; i++) {
     int64_t left = 0, right = 0;
     int overflow = 0;
     rules->sides(sym, i, &left, &right, &overflow);
     if (overflow || left != right)
-      return refuse(message, capacity, "these input dims are not accepted: %s; here %lld and %lld", rules->guard[i],
+      return refuse(message, capacity, "these %s are not accepted: %s; here %lld and %lld", what, rules->guard[i],
                     (long long)left, (long long)right);
   }
   return 0;
+}
+
+int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym, char *message, int64_t capacity) {
+  for (int32_t i = 0; i < rules->symbols; i++) sym[i] = -1;
+  for (int32_t i = 0; i < rules->dims; i++)
+    if (bind_dim(rules, &rules->dim[i], dims[rules->dim[i].position], sym, message, capacity)) return 1;
+  return sod2_check_guards(rules, 0, rules->guards, "input dims", sym, message, capacity);
 }

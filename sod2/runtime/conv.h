@@ -25,6 +25,7 @@ typedef struct sod2_conv {
   float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL */
   sod2_epilogue epilogue;               /* batch = image, row = output channel, col = oh * OW + ow */
   const void *epilogue_args;
+  const float *touched[2];              /* [n][oc][oh][ow], what the epilogue reads or writes: fetched early; or NULL */
   int64_t scratch_limit;                /* bytes that scratch should not exceed where it can do with less; 0: as fast as can be */
 } sod2_conv;
 
@@ -34,6 +35,9 @@ int sod2_conv_choose(const sod2_conv *c, int threads);
 
 /* Bytes of scratch that sod2_conv_run needs with a pool of `threads`. */
 int64_t sod2_conv_scratch(const sod2_conv *c, int version, int threads);
+
+/* Packs weights [oc][ic / groups][kh][kw] for SOD2_CONV_PANEL, into as many floats. */
+void sod2_conv_pack_panel(const sod2_conv *c, const float *w, float *packed, sod2_pool *pool);
 
 /* Any size may be 0. `scratch` is aligned to 64 bytes. */
 void sod2_conv_run(const sod2_conv *c, int version, void *scratch, sod2_pool *pool);
@@ -57,6 +61,16 @@ extern const sod2_conv_kernel sod2_conv_panel, sod2_conv_pixel, sod2_conv_wino2,
 /* Hands a tile of image n to the epilogue, or stores it. */
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
                      int64_t col, int64_t cols);
+
+/* Fetches the lines of a part of the output, `cols` <= 2 VL columns, that an epilogue will soon touch. Rows of an output
+   are short streams, which a hardware prefetcher finds too late. */
+SOD2_INLINE void sod2_conv_fetch(const sod2_conv *c, int64_t n, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  for (int k = 0; k < 2 && c->touched[k]; k++) {
+    const float *p = c->touched[k] + (n * c->oc + row) * c->oh * c->ow + col;
+    for (int64_t i = 0; i < rows; i++, p += c->oh * c->ow)
+      for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(p + j, 1, 2);
+  }
+}
 
 /* No output: nothing to do. */
 SOD2_INLINE int sod2_conv_is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }

@@ -7,7 +7,7 @@
 #include "tile.h"
 
 enum { MAX_PIXELS = 8 * SOD2_NR, TILE_LD = MAX_PIXELS + SOD2_NR };
-static const double STORE_CYCLES = 5.5;
+static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart */
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
@@ -32,12 +32,14 @@ static int64_t scratch(const sod2_conv *c, int threads) {
 
 /* A row block over the pixels of a block: tile[row][pixel]. What a panel writes behind the end of its line is
    overwritten by the next line. */
-static void multiply(const sod2_window *w, const sod2_block *b, const float *weights, int64_t height, float *tile) {
+static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int64_t height, const float *weights,
+                     float *tile) {
   const sod2_strips *s = w->strips;
   for (int64_t y = 0; y < b->lines; y++)
     for (int64_t x = 0; x < b->columns; x += SOD2_NR) {
       const float *base = w->base + (b->y + y) * s->width + b->x + x;
       const int32_t *offset = w->offset;
+      sod2_conv_fetch(w->c, w->image, row, height, b->first + y * b->columns + x, SOD2_NR);
       if (s->in_place && b->x + x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
       sod2_tile_gather_b[height](s->depth, weights, base, offset, tile + y * b->columns + x, TILE_LD, 0);
     }
@@ -54,7 +56,7 @@ static void panel_chunk(void *arg, int64_t chunk, int thread) {
   for (int64_t i = p->row_blocks * share / p->shares; i < last; i++) {
     const int64_t row = sod2_block_start(i, p->rows, p->row_blocks);
     const int64_t height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
-    multiply(w, &b, weights + row * depth, height, tile);
+    multiply(w, &b, w->group * p->rows + row, height, weights + row * depth, tile);
     sod2_conv_store(w->c, tile, TILE_LD, w->image, w->group * p->rows + row, height, b.first, b.count);
   }
 }
@@ -90,9 +92,11 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
   const sod2_strips s = sod2_strips_plan(c);
-  const double panels = (double)((s.ow + SOD2_NR - 1) / SOD2_NR), lines = (double)(c->n * s.oh);
+  const int64_t pixels = sod2_strips_pixels(c);
+  const double panels = (double)((pixels + SOD2_NR - 1) / SOD2_NR), lines = (double)sod2_strips_lines(c);
   const double tiles = lines * panels * (double)(c->groups * s.depth) * sod2_block_cycles(c->oc / c->groups);
-  return tiles + STORE_CYCLES * lines * (double)(s.ow * c->oc) / SOD2_VL + sod2_strips_cost(c, &s);
+  const double store = STORE_CYCLES * lines * (double)(pixels * c->oc) / SOD2_VL;
+  return tiles * (1 + SLOWER_PER_TAP * (double)s.depth) + store + sod2_strips_cost(c, &s);
 }
 
 const sod2_conv_kernel sod2_conv_panel = {cost, scratch, run};

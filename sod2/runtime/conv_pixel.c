@@ -8,10 +8,10 @@
 
 enum {
   KC = 512,
-  MAX_PIXELS = 112,
+  MAX_PIXELS = 112 / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
-static const double STORE_CYCLES = 8.5;
+static const double STORE_CYCLES = 12;
 
 typedef struct pixel_plan {
   int64_t rows, panels; /* output channels of a group */
@@ -24,8 +24,9 @@ static int64_t scratch(const sod2_conv *c, int threads) {
   return s.offsets + s.floats;
 }
 
-/* tile[pixel][NR] of one panel of weights. */
-static void multiply(const sod2_window *w, const sod2_block *b, const float *weights, float *tile) {
+/* tile[pixel][NR] of one panel of weights: of the output channels from `row` on. */
+static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int64_t rows, const float *weights,
+                     float *tile) {
   const sod2_strips *s = w->strips;
   const int64_t pieces = sod2_blocks(b->columns);
   for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += KC)
@@ -33,6 +34,7 @@ static void multiply(const sod2_window *w, const sod2_block *b, const float *wei
       for (int64_t i = 0; i < pieces; i++) {
         const int64_t x = sod2_block_start(i, b->columns, pieces);
         const int64_t height = sod2_block_start(i + 1, b->columns, pieces) - x;
+        if (k0 == 0) sod2_conv_fetch(w->c, w->image, row, rows, b->first + y * b->columns + x, height);
         sod2_tile_gather_a[height](sod2_imin(KC, s->depth - k0), w->base + (b->y + y) * s->width + b->x + x,
                                    weights + k0 * SOD2_NR, w->offset + k0, tile + (y * b->columns + x) * SOD2_NR,
                                    SOD2_NR, k0 > 0);
@@ -44,14 +46,15 @@ static void pixel_chunk(void *arg, int64_t chunk, int thread) {
   const sod2_window *w = arg;
   const pixel_plan *p = w->plan;
   const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), panel = chunk / blocks, row = panel * SOD2_NR;
-  const sod2_block b = sod2_window_block(w, MAX_PIXELS, 1, chunk % blocks);
+  const sod2_block b = sod2_window_block(w, MAX_PIXELS, SOD2_MR, chunk % blocks);
   float tile[TILE_LD * SOD2_NR], channels[SOD2_NR * TILE_LD];
-  multiply(w, &b, w->c->w[SOD2_CONV_PIXEL] + (w->group * p->panels + panel) * w->strips->depth * SOD2_NR, tile);
+  const int64_t first = w->group * p->rows + row, rows = sod2_imin(SOD2_NR, p->rows - row);
+  const float *weights = w->c->w[SOD2_CONV_PIXEL] + (w->group * p->panels + panel) * w->strips->depth * SOD2_NR;
+  multiply(w, &b, first, rows, weights, tile);
   for (int64_t i = 0; i < b.count; i += SOD2_VL)
     for (int64_t j = 0; j < SOD2_NR; j += SOD2_VL)
       sod2_transpose(tile + i * SOD2_NR + j, SOD2_NR, channels + j * TILE_LD + i, TILE_LD);
-  sod2_conv_store(w->c, channels, TILE_LD, w->image, w->group * p->rows + row, sod2_imin(SOD2_NR, p->rows - row),
-                  b.first, b.count);
+  sod2_conv_store(w->c, channels, TILE_LD, w->image, first, rows, b.first, b.count);
 }
 
 static void compute(const sod2_window *w, sod2_pool *pool) {
@@ -71,8 +74,10 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 static double cost(const sod2_conv *c) {
   const sod2_strips s = sod2_strips_plan(c);
   const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
-  const double lines = (double)(c->n * s.oh), tiles = lines * sod2_block_cycles(s.ow) * panels * (double)s.depth;
-  return tiles + STORE_CYCLES * lines * (double)s.ow * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c, &s);
+  const int64_t pixels = sod2_strips_pixels(c);
+  const double lines = (double)sod2_strips_lines(c);
+  const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)s.depth;
+  return tiles + STORE_CYCLES * lines * (double)pixels * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c, &s);
 }
 
 const sod2_conv_kernel sod2_conv_pixel = {cost, scratch, run};

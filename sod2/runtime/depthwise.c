@@ -64,13 +64,12 @@ SOD2_INLINE void four_vectors(const float *const in[4], const float *w, const in
   vf_store(out[3], s3);
 }
 
-/* `lines` output lines from y0 on of one output channel. Lines are contiguous in the tile: what a vector writes behind
-   the end of one is overwritten by the next. A last group of fewer than four vectors repeats its last one. */
-static void compute(const depthwise_job *job, int64_t image, int64_t channel, int64_t y0, int64_t lines,
-                    const float *strip, float *tile) {
+/* All taps, any kernel. Lines are contiguous in the tile: what a vector writes behind the end of one is overwritten by
+   the next. A last group of fewer than four vectors repeats its last one. */
+static void multiply(const depthwise_job *job, const float *w, int64_t lines, const float *strip, float *tile) {
   const sod2_conv *c = job->c;
   const depthwise_plan *p = &job->plan;
-  const float *w = c->w[SOD2_CONV_DEPTHWISE] + channel * c->kh * c->kw, *in[4];
+  const float *in[4];
   float *out[4];
   const int64_t last = lines * p->vectors - 1;
   for (int64_t i = 0, y = 0, x = 0; i <= last; i += 4) {
@@ -82,6 +81,62 @@ static void compute(const depthwise_job *job, int64_t image, int64_t channel, in
     }
     four_vectors(in, w, job->offset, c->kh * c->kw, out);
   }
+}
+
+/* A row of a 3x3 kernel, and a row of inputs under its three columns. */
+typedef struct triple {
+  vf left, middle, right;
+} triple;
+
+SOD2_INLINE triple weights_of(const float *w) { return (triple){vf_splat(w[0]), vf_splat(w[1]), vf_splat(w[2])}; }
+SOD2_INLINE triple inputs_of(const float *x) { return (triple){vf_load(x), vf_load(x + 1), vf_load(x + 2)}; }
+SOD2_INLINE vf add_row(vf sum, triple w, triple x) {
+  sum += w.left * x.left;
+  sum += w.middle * x.middle;
+  sum += w.right * x.right;
+  return sum;
+}
+
+/* A vector of each of four consecutive lines of a 3x3 kernel of stride 1: six rows of inputs, each loaded once. */
+SOD2_INLINE void four_lines(const float *in, int64_t width, triple top, triple middle, triple bottom, float *out,
+                            int64_t ldo, int64_t count) {
+  const triple r0 = inputs_of(in), r1 = inputs_of(in + width), r2 = inputs_of(in + 2 * width);
+  const vf s0 = add_row(add_row(add_row((vf){0}, top, r0), middle, r1), bottom, r2);
+  const triple r3 = inputs_of(in + 3 * width);
+  const vf s1 = add_row(add_row(add_row((vf){0}, top, r1), middle, r2), bottom, r3);
+  const triple r4 = inputs_of(in + 4 * width);
+  const vf s2 = add_row(add_row(add_row((vf){0}, top, r2), middle, r3), bottom, r4);
+  const triple r5 = inputs_of(in + 5 * width);
+  const vf s3 = add_row(add_row(add_row((vf){0}, top, r3), middle, r4), bottom, r5);
+  if (count == SOD2_VL) {
+    vf_store(out, s0), vf_store(out + ldo, s1), vf_store(out + 2 * ldo, s2), vf_store(out + 3 * ldo, s3);
+  } else {
+    vf_store_partial(out, s0, count), vf_store_partial(out + ldo, s1, count);
+    vf_store_partial(out + 2 * ldo, s2, count), vf_store_partial(out + 3 * ldo, s3, count);
+  }
+}
+
+/* 3x3, stride and dilation 1, at least four lines; the last group of four overlaps the one before. */
+static void multiply_3x3(const depthwise_job *job, const float *w, int64_t lines, const float *strip, float *tile) {
+  const int64_t ow = job->c->ow, width = job->plan.width;
+  const triple top = weights_of(w), middle = weights_of(w + 3), bottom = weights_of(w + 6);
+  for (int64_t group = 0; group < lines; group += 4) {
+    const int64_t y = sod2_imin(group, lines - 4);
+    for (int64_t x = 0; x < ow; x += SOD2_VL)
+      four_lines(strip + y * width + x, width, top, middle, bottom, tile + y * ow + x, ow, sod2_imin(SOD2_VL, ow - x));
+  }
+}
+
+/* `lines` output lines from y0 on of one output channel. */
+static void compute(const depthwise_job *job, int64_t image, int64_t channel, int64_t y0, int64_t lines,
+                    const float *strip, float *tile) {
+  const sod2_conv *c = job->c;
+  const float *w = c->w[SOD2_CONV_DEPTHWISE] + channel * c->kh * c->kw;
+  const int dense = c->sh == 1 && c->sw == 1 && c->dh == 1 && c->dw == 1;
+  if (c->kh == 3 && c->kw == 3 && dense && lines >= 4)
+    multiply_3x3(job, w, lines, strip, tile);
+  else
+    multiply(job, w, lines, strip, tile);
   sod2_conv_store(c, tile, lines * c->ow, image, channel, 1, y0 * c->ow, lines * c->ow);
 }
 

@@ -1,20 +1,54 @@
 /* Prelude of a generated model.c: every kernel of the runtime, and the loop nests of element kernels. */
 #ifndef SOD2_GENERATED_H
 #define SOD2_GENERATED_H
+#include "causal_conv.h"
 #include "conv.h"
 #include "gemm.h"
+#include "half.h"
 #include "kernels.h"
+#include "linear.h"
 #include "movement.h"
 #include "nest.h"
+#include "nms.h"
+#include "ordering.h"
 #include "program.h"
+#include "recurrent.h"
 #include "reduce_nd.h"
+#include "sampling.h"
+#include "scatter.h"
 #include "stream.h"
 #include "tile.h"
+
+/* The begin of a branch. */
+#define SOD2_ENTER(depth)                      \
+  do {                                         \
+    const char *refusal = sod2_enter(s, depth); \
+    if (refusal) return refusal;               \
+  } while (0)
 
 #define SOD2_RUN(index, step)                             \
   do {                                                    \
     int64_t started = s->step_ns ? sod2_now_ns() : 0;     \
     step(s);                                              \
-    if (s->step_ns) s->step_ns[index] = sod2_now_ns() - started; \
+    if (s->step_ns) s->step_ns[index] += sod2_now_ns() - started; /* a step of a loop runs many times */ \
+  } while (0)
+
+/* A step that fills blocks. */
+#define SOD2_CARRY(index, step)                                   \
+  do {                                                            \
+    int64_t started = s->step_ns ? sod2_now_ns() : 0;             \
+    const char *refusal = step(s);                                \
+    if (refusal) return refusal;                                  \
+    if (s->step_ns) s->step_ns[index] += sod2_now_ns() - started; \
+  } while (0)
+
+/* A step that learns symbols, and the stage that they begin. */
+#define SOD2_MINT(index, step, number)                           \
+  do {                                                           \
+    int64_t started = s->step_ns ? sod2_now_ns() : 0;            \
+    const char *refusal = step(s);                               \
+    if (refusal == NULL) refusal = sod2_stage(s, number);        \
+    if (refusal) return refusal;                                 \
+    if (s->step_ns) s->step_ns[index] += sod2_now_ns() - started; \
   } while (0)
 #endif

@@ -53,6 +53,17 @@ SOD2_INLINE vf vf_max(vf a, vf b) { return vf_select((vi)(a > b), a, b); }
 SOD2_INLINE vf vf_min(vf a, vf b) { return vf_select((vi)(a < b), a, b); }
 #endif
 
+/* The larger of two; NaN where either is. */
+#if defined(__AVX512F__) && !defined(__clang__)
+SOD2_INLINE vf vf_max_nan(vf a, vf b) {
+    return __builtin_ia32_maxps512_mask(a, b, a, __builtin_ia32_cmpps512_mask(a, a, 7 /* ordered */, -1, 4), 4);
+}
+#elif defined(__AVX2__) && !defined(__clang__)
+SOD2_INLINE vf vf_max_nan(vf a, vf b) { return __builtin_ia32_blendvps256(vf_max(a, b), a, (vf)(a != a)); }
+#else
+SOD2_INLINE vf vf_max_nan(vf a, vf b) { return vf_select((vi)(a != a), a, vf_max(a, b)); }
+#endif
+
 /* Lanes i and i ^ 8, i ^ 4, i ^ 2, i ^ 1 combined in turn: every lane ends with the sum or extremum of all. */
 #if SOD2_VL == 16
 #define SOD2_SWAP8(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)

@@ -15,7 +15,8 @@
      mprotect opens them later.
    - Address space that was asked for is counted, not resident pages: madvise and first touch change nothing.
 
-   glibc on 64-bit Linux only. */
+   Preloaded or linked dynamically this replaces the functions by name, which takes glibc. A static executable is linked
+   with -Wl,--wrap for each of them instead (SOD2_STATIC), which takes any C library. 64-bit Linux and Android only. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -31,11 +32,19 @@
 
 _Static_assert(sizeof(void *) == 8, "memhook needs a 64-bit system");
 
-extern void *__libc_malloc(size_t size);
-extern void *__libc_calloc(size_t count, size_t size);
-extern void *__libc_realloc(void *block, size_t size);
-extern void *__libc_memalign(size_t alignment, size_t size);
-extern void __libc_free(void *block);
+#ifdef SOD2_STATIC
+#define HOOK(name) __wrap_##name
+#define REAL(name) __real_##name
+#else
+#define HOOK(name) name
+#define REAL(name) __libc_##name
+#endif
+
+extern void *REAL(malloc)(size_t size);
+extern void *REAL(calloc)(size_t count, size_t size);
+extern void *REAL(realloc)(void *block, size_t size);
+extern void *REAL(memalign)(size_t alignment, size_t size);
+extern void REAL(free)(void *block);
 
 static _Atomic int64_t live, peak;
 
@@ -60,27 +69,27 @@ static void *counted(void *block) {
   return block;
 }
 
-void *malloc(size_t size) { return counted(__libc_malloc(size)); }
-void *calloc(size_t number, size_t size) { return counted(__libc_calloc(number, size)); }
-void *memalign(size_t alignment, size_t size) { return counted(__libc_memalign(alignment, size)); }
-void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+void *HOOK(malloc)(size_t size) { return counted(REAL(malloc)(size)); }
+void *HOOK(calloc)(size_t number, size_t size) { return counted(REAL(calloc)(number, size)); }
+void *HOOK(memalign)(size_t alignment, size_t size) { return counted(REAL(memalign)(alignment, size)); }
+void *HOOK(aligned_alloc)(size_t alignment, size_t size) { return memalign(alignment, size); }
 
-void free(void *block) {
+void HOOK(free)(void *block) {
   int error = errno; /* callers rely on free() leaving it alone */
   count(-size_of(block));
-  __libc_free(block);
+  REAL(free)(block);
   errno = error;
 }
 
-void *realloc(void *block, size_t size) {
+void *HOOK(realloc)(void *block, size_t size) {
   int64_t old = size_of(block);
-  void *moved = __libc_realloc(block, size);
+  void *moved = REAL(realloc)(block, size);
   if (moved == NULL && size != 0) return NULL; /* the old block is still there */
   count(-old);
   return counted(moved);
 }
 
-void *reallocarray(void *block, size_t number, size_t size) {
+void *HOOK(reallocarray)(void *block, size_t number, size_t size) {
   size_t total;
   if (__builtin_mul_overflow(number, size, &total)) {
     errno = ENOMEM;
@@ -89,7 +98,7 @@ void *reallocarray(void *block, size_t number, size_t size) {
   return realloc(block, total);
 }
 
-int posix_memalign(void **result, size_t alignment, size_t size) {
+int HOOK(posix_memalign)(void **result, size_t alignment, size_t size) {
   if (alignment % sizeof(void *) != 0 || alignment == 0 || (alignment & (alignment - 1)) != 0) return EINVAL;
   int error = errno;
   void *block = memalign(alignment, size);
@@ -104,8 +113,8 @@ static size_t whole_pages(size_t size) {
   return (size + page - 1) / page * page;
 }
 
-void *valloc(size_t size) { return memalign((size_t)sysconf(_SC_PAGESIZE), size); }
-void *pvalloc(size_t size) { return valloc(whole_pages(size)); }
+void *HOOK(valloc)(size_t size) { return memalign((size_t)sysconf(_SC_PAGESIZE), size); }
+void *HOOK(pvalloc)(size_t size) { return valloc(whole_pages(size)); }
 
 /* ---- anonymous mappings ----------------------------------------------------------------------------------------- */
 
@@ -187,24 +196,24 @@ static void mapped(void *address, size_t size, int is_counted) {
   count((is_counted ? (int64_t)(end - begin) : 0) - before);
 }
 
-void *mmap(void *hint, size_t size, int protection, int flags, int file, off_t offset) {
+void *HOOK(mmap)(void *hint, size_t size, int protection, int flags, int file, off_t offset) {
   void *address = (void *)syscall(SYS_mmap, hint, size, protection, flags, file, offset);
   if (address != MAP_FAILED)
     mapped(address, size, (flags & MAP_ANONYMOUS) && !(flags & MAP_STACK) && protection != PROT_NONE);
   return address;
 }
 
-void *mmap64(void *hint, size_t size, int protection, int flags, int file, off_t offset) {
+void *HOOK(mmap64)(void *hint, size_t size, int protection, int flags, int file, off_t offset) {
   return mmap(hint, size, protection, flags, file, offset);
 }
 
 /* Counted down before the pages go: afterwards another thread may already have mapped there. */
-int munmap(void *address, size_t size) {
+int HOOK(munmap)(void *address, size_t size) {
   if ((uintptr_t)address % (uintptr_t)sysconf(_SC_PAGESIZE) == 0) mapped(address, size, 0);
   return (int)syscall(SYS_munmap, address, size);
 }
 
-void *mremap(void *old, size_t old_size, size_t size, int flags, ...) {
+void *HOOK(mremap)(void *old, size_t old_size, size_t size, int flags, ...) {
   void *fixed = NULL;
   if (flags & MREMAP_FIXED) {
     va_list arguments;

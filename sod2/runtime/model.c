@@ -3,6 +3,9 @@
    - Weights are mapped read-only and shared between processes; the file's header must match the generated code.
    - The arena is one anonymous mapping of exactly what the largest bound shape needs. Nothing in it lives from one run
      to the next, so growing is unmap, then map: two arenas never exist at once and nothing is copied.
+   - Of a model whose execution mints symbols (program.h: stages), the arena lies at the start of a reservation of address
+     space, so that it grows in the middle of a run under live pointers. Offsets from stage 1 on are found anew in every
+     run, from the bound plan and the symbols learnt alone.
    - A bound plan (symbols, choices, offsets) is kept for the last PLANS dims, most recently used first; binding dims
      that were seen costs a comparison. A bind that fails leaves the model bound as it was. */
 #define _GNU_SOURCE
@@ -27,13 +30,15 @@
 /* From this size the arena asks for huge pages: the first touch of 20 MB then costs 0.5 ms where 4 KB pages cost 16. */
 #define HUGE_PAGE ((int64_t)2 << 20)
 
-/* What bind decides for one tuple of dims. The arrays lie in one block behind the struct. */
+/* Address space reserved for an arena that grows while the model runs; less where the system refuses that much. */
+#define RESERVATION ((int64_t)64 << 30)
+
+/* What bind decides for one tuple of dims, and what each run adds from stage 1 on. The arrays lie in one block behind
+   the struct. */
 typedef struct plan {
-  int64_t *dims, *sym, *choice, *offset;
-#ifdef __SANITIZE_ADDRESS__
-  int64_t *bytes;
-#endif
-  int64_t arena_bytes, live_bytes;
+  int64_t *dims, *sym, *choice, *offset, *bytes;
+  int64_t *needed; /* [deepest + 1] arena of a run that enters branches up to a depth */
+  int64_t arena_bytes, live_bytes; /* of stage 0 */
 } plan;
 
 struct sod2_model {
@@ -42,15 +47,19 @@ struct sod2_model {
   char *file; /* weights.bin, header included */
   int64_t file_bytes;
   char *arena;
-  int64_t reserved;
+  int64_t reserved; /* bytes of the arena that are mapped */
+  int64_t space;    /* bytes of address space reserved for it, of a model with stages */
+  int64_t arena_bytes, live_bytes; /* of the bound plan, and then of its last run */
   int32_t ranks; /* dims of all inputs together */
   int32_t plans;
   plan *plan[PLANS]; /* most recently used first */
   plan *bound;
   int ran;            /* outputs are there */
   char **address;     /* [buffers] at the bound plan and the current arena */
+  sod2_block *block;  /* [blocks] */
   const void **input; /* [inputs] of the last run: an output may be an input */
-  int64_t *bytes;     /* [buffers] sizes, while binding */
+  uint8_t *given;     /* [buffers] placed before the stage that begins */
+  int failure;        /* code of a stage that refused */
   int64_t *step_ns;   /* [steps] */
   int profiling;
   int64_t bind_ns;
@@ -122,9 +131,10 @@ static int allocate_tables(sod2_model *model) {
   for (int32_t i = 0; i < program->inputs; i++) model->ranks += program->input[i].rank;
   model->address = table(program->buffers, sizeof *model->address);
   model->input = table(program->inputs, sizeof *model->input);
-  model->bytes = table(program->buffers, sizeof *model->bytes);
+  model->given = table(program->buffers, sizeof *model->given);
+  model->block = table(program->blocks, sizeof *model->block);
   model->step_ns = table(program->steps, sizeof *model->step_ns);
-  if (!model->address || !model->input || !model->bytes || !model->step_ns)
+  if (!model->address || !model->input || !model->given || !model->block || !model->step_ns)
     return fail(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
   return SOD2_OK;
 }
@@ -152,9 +162,10 @@ void sod2_trim(sod2_model *model) {
 #ifdef __SANITIZE_ADDRESS__
   if (model->arena != NULL) ASAN_UNPOISON_MEMORY_REGION(model->arena, (size_t)model->reserved);
 #endif
-  if (model->arena != NULL) munmap(model->arena, (size_t)model->reserved);
+  if (model->arena != NULL) munmap(model->arena, (size_t)(model->space > 0 ? model->space : model->reserved));
+  if (model->block != NULL) sod2_blocks_free(model->block, model->program->blocks);
   model->arena = NULL;
-  model->reserved = 0;
+  model->reserved = model->space = 0;
   model->ran = 0;
 }
 
@@ -166,7 +177,8 @@ void sod2_free(sod2_model *model) {
   for (int32_t i = 0; i < model->plans; i++) free(model->plan[i]);
   free(model->address);
   free(model->input);
-  free(model->bytes);
+  free(model->given);
+  free(model->block);
   free(model->step_ns);
   free(model);
 }
@@ -192,16 +204,16 @@ static int check_dims(const sod2_program *program, const int64_t *dims) {
 
 static plan *create_plan(const sod2_model *model) {
   const sod2_program *program = model->program;
-  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->choices + 2 * (size_t)program->buffers;
+  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
+                 2 * (size_t)program->buffers + (size_t)program->deepest + 1;
   plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
   if (created == NULL) return NULL;
   created->dims = (int64_t *)(created + 1);
   created->sym = created->dims + model->ranks;
-  created->choice = created->sym + program->symbols;
+  created->choice = created->sym + program->symbols + program->minted;
   created->offset = created->choice + program->choices;
-#ifdef __SANITIZE_ADDRESS__
   created->bytes = created->offset + program->buffers;
-#endif
+  created->needed = created->bytes + program->buffers;
   return created;
 }
 
@@ -217,18 +229,41 @@ static const char *payload(const sod2_model *model) {
   return model->program->weight_bytes > 0 ? model->file + SOD2_WEIGHTS_HEADER : NULL;
 }
 
+/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size, -1 without
+   memory for planning. Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write
+   behind its own unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
+static int64_t place(const sod2_program *program, const uint8_t *given, plan *placed) {
 #ifdef __SANITIZE_ADDRESS__
-/* Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write behind its own
-   unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
-static int64_t place_apart(int32_t count, const int64_t *bytes, int64_t *offset) {
   int64_t end = SOD2_ALIGN;
-  for (int32_t i = 0; i < count; i++) {
-    offset[i] = end;
-    end += (bytes[i] + 2 * SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN;
-  }
+  for (int pass = 0; pass < 2; pass++)
+    for (int32_t i = 0; i < program->buffers; i++) {
+      int is_given = given != NULL && given[i];
+      if (is_given != (pass == 0)) continue;
+      if (!is_given) placed->offset[i] = end;
+      end = sod2_imax(end, placed->offset[i] + (placed->bytes[i] + 2 * SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN);
+    }
   return end;
-}
+#else
+  return (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
+      program->buffers, program->steps, program->range, placed->bytes, given, placed->offset);
 #endif
+}
+
+/* Places everything that is known when a shape is bound, and tells the arena that each depth of branches needs. */
+static int64_t place_bound(const sod2_program *program, plan *placed) {
+#ifndef __SANITIZE_ADDRESS__
+  if (program->deepest > 0 && program->peak_first)
+    return sod2_place_by_depth(program->buffers, program->steps, program->range, placed->bytes, program->depth_of,
+                               program->deepest + 1, placed->offset, placed->needed);
+#endif
+  int64_t arena = place(program, NULL, placed);
+  for (int32_t depth = 0; depth <= program->deepest; depth++) placed->needed[depth] = arena;
+  return arena;
+}
+
+static int64_t live_peak(const sod2_program *program, const plan *placed) {
+  return sod2_live_peak(program->buffers, program->steps, program->range, placed->bytes);
+}
 
 /* Symbols, kernel versions, sizes and offsets for `dims`. */
 static int fill_plan(sod2_model *model, const int64_t *dims, plan *filled) {
@@ -236,35 +271,60 @@ static int fill_plan(sod2_model *model, const int64_t *dims, plan *filled) {
   int overflow = 0;
   memcpy(filled->dims, dims, sizeof *dims * (size_t)model->ranks);
   if (program->bind(dims, filled->sym, message, sizeof message) != 0) return SOD2_ERROR_INPUT;
-  program->sizes(filled->sym, payload(model), sod2_pool_threads(model->pool), filled->choice, model->bytes, &overflow);
-  if (overflow || !sizes_fit(model->bytes, program->buffers))
+  program->sizes(filled->sym, payload(model), sod2_pool_threads(model->pool), filled->choice, filled->bytes, &overflow);
+  if (overflow || !sizes_fit(filled->bytes, program->buffers))
     return fail(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
-  filled->live_bytes = sod2_live_peak(program->buffers, program->steps, program->range, model->bytes);
-#ifdef __SANITIZE_ADDRESS__
-  filled->arena_bytes = place_apart(program->buffers, model->bytes, filled->offset);
-  for (int32_t i = 0; i < program->buffers; i++) filled->bytes[i] = model->bytes[i];
-#else
-  filled->arena_bytes = (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
-      program->buffers, program->steps, program->range, model->bytes, filled->offset);
-#endif
+  filled->live_bytes = live_peak(program, filled);
+  filled->arena_bytes = place_bound(program, filled);
   if (filled->live_bytes < 0 || filled->arena_bytes < 0)
     return fail(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
   return SOD2_OK;
 }
 
-/* Makes the arena hold `bytes`. What was in it is lost when it grows. */
+static int no_arena(const sod2_model *model, int64_t bytes) {
+  return fail(SOD2_ERROR_MEMORY, "no memory for the %lld bytes that model %s needs at these input dims",
+              (long long)bytes, model->program->name);
+}
+
+static void advise(void *begin, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes >= HUGE_PAGE) madvise(begin, (size_t)bytes, MADV_HUGEPAGE); /* advice: a refusal costs only time */
+#else
+  (void)begin, (void)bytes;
+#endif
+}
+
+/* Maps more of the reservation, which is made first: nothing that is mapped moves or is lost. */
+static int grow(sod2_model *model, int64_t wanted) {
+  for (int64_t space = RESERVATION; model->arena == NULL; space /= 2) {
+    if (space < wanted) return no_arena(model, wanted);
+    void *reserved = mmap(NULL, (size_t)space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) continue;
+    model->arena = reserved;
+    model->space = space;
+  }
+  int64_t more = wanted - model->reserved;
+  if (wanted > model->space || mmap(model->arena + model->reserved, (size_t)more, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+    return no_arena(model, wanted);
+  advise(model->arena + model->reserved, more);
+  model->reserved = wanted;
+  return SOD2_OK;
+}
+
+/* Whether the arena may have to grow while the model runs. */
+static int grows(const sod2_program *program) { return program->minted > 0 || program->deepest > 0; }
+
+/* Makes the arena hold `bytes`. What was in it is lost when it grows, unless it may do so during a run. */
 static int reserve(sod2_model *model, int64_t bytes) {
-  if (bytes <= model->reserved) return SOD2_OK;
   int64_t page = sysconf(_SC_PAGESIZE);
   int64_t wanted = (bytes + SOD2_ALIGN + page - 1) / page * page; /* an empty tensor at the end has readable bytes too */
+  if (grows(model->program)) return wanted <= model->reserved ? SOD2_OK : grow(model, wanted);
+  if (bytes <= model->reserved) return SOD2_OK;
   sod2_trim(model);
   void *mapped = mmap(NULL, (size_t)wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED)
-    return fail(SOD2_ERROR_MEMORY, "no memory for the %lld bytes that model %s needs at these input dims",
-                (long long)bytes, model->program->name);
-#ifdef MADV_HUGEPAGE
-  if (wanted >= HUGE_PAGE) madvise(mapped, (size_t)wanted, MADV_HUGEPAGE); /* advice: a refusal costs only time */
-#endif
+  if (mapped == MAP_FAILED) return no_arena(model, bytes);
+  advise(mapped, wanted);
   model->arena = mapped;
   model->reserved = wanted;
   return SOD2_OK;
@@ -322,9 +382,11 @@ int sod2_bind(sod2_model *model, const int64_t *dims) {
     if (code != SOD2_OK) return code;
     index = model->plans - 1;
   }
-  int code = reserve(model, model->plan[index]->arena_bytes);
+  int code = reserve(model, model->plan[index]->needed[0]);
   if (code != SOD2_OK) return code;
   model->bound = use(model, index);
+  model->arena_bytes = model->bound->arena_bytes;
+  model->live_bytes = model->bound->live_bytes;
   model->ran = 0;
   set_addresses(model, model->bound);
   return SOD2_OK;
@@ -346,16 +408,85 @@ static int take_inputs(sod2_model *model, const void *const *inputs) {
   return SOD2_OK;
 }
 
-static sod2_state state_of(const sod2_model *model) {
+static sod2_state state_of(sod2_model *model) {
   return (sod2_state){
       .sym = model->bound->sym,
+      .minted = model->bound->sym + model->program->symbols,
+      .model = model,
       .input = model->input,
       .weights = payload(model),
       .buffer = model->address,
+      .block = model->block,
       .plan = model->bound->choice,
       .pool = model->pool,
       .step_ns = model->profiling ? model->step_ns : NULL,
   };
+}
+
+/* Forgets what was placed from a stage on. */
+static void forget(sod2_model *model, int stage) {
+  for (int32_t i = 0; i < model->program->buffers; i++) {
+    model->given[i] = model->program->stage_of[i] < stage;
+    if (!model->given[i]) model->bound->bytes[i] = 0;
+  }
+}
+
+/* A run of a model with stages starts from the bound plan alone, whatever ran before. */
+static void restart(sod2_model *model) {
+  forget(model, 1);
+  for (int32_t i = 0; i < model->program->blocks; i++) model->block[i].needed = 0;
+  model->arena_bytes = model->bound->arena_bytes;
+  model->live_bytes = model->bound->live_bytes;
+  set_addresses(model, model->bound);
+}
+
+/* Sizes, offsets and addresses of the buffers of a stage. */
+static int place_stage(sod2_model *model, int number) {
+  const sod2_program *program = model->program;
+  plan *bound = model->bound;
+  int overflow = 0;
+  forget(model, number);
+  if (program->stage(number, bound->sym, payload(model), sod2_pool_threads(model->pool), bound->choice, bound->bytes,
+                     &overflow, message, sizeof message) != 0)
+    return SOD2_ERROR_INPUT;
+  for (int32_t i = 0; i < program->buffers; i++) /* of a branch that checks its sizes when it is taken */
+    bound->bytes[i] = sod2_imax(bound->bytes[i], 0);
+  if (overflow || !sizes_fit(bound->bytes, program->buffers))
+    return fail(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes for these inputs", program->name);
+  int64_t arena = place(program, model->given, bound), live = live_peak(program, bound);
+  if (arena < 0 || live < 0)
+    return fail(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  model->arena_bytes = sod2_imax(model->arena_bytes, arena);
+  model->live_bytes = sod2_imax(model->live_bytes, live);
+  return reserve(model, arena);
+}
+
+const char *sod2_stage(const sod2_state *state, int number) {
+  sod2_model *model = state->model;
+  model->failure = place_stage(model, number);
+  if (model->failure != SOD2_OK) return message;
+  for (int32_t i = 0; i < model->program->buffers; i++) {
+    if (model->given[i]) continue;
+    model->address[i] = model->arena + model->bound->offset[i];
+#ifdef __SANITIZE_ADDRESS__
+    ASAN_UNPOISON_MEMORY_REGION(model->address[i], (size_t)model->bound->bytes[i]);
+#endif
+  }
+  return NULL;
+}
+
+const char *sod2_enter(const sod2_state *state, int depth) {
+  sod2_model *model = state->model;
+  if (model->bound->needed[depth] <= model->reserved) return NULL;
+  model->failure = reserve(model, model->bound->needed[depth]);
+  return model->failure == SOD2_OK ? NULL : message;
+}
+
+char *sod2_hold(const sod2_state *state, int32_t block, int64_t bytes, int64_t keep) {
+  sod2_model *model = state->model;
+  if (sod2_block_hold(&model->block[block], bytes, keep)) return model->block[block].data;
+  model->failure = no_arena(model, bytes);
+  return NULL;
 }
 
 int sod2_run(sod2_model *model, const void *const *inputs) {
@@ -363,17 +494,20 @@ int sod2_run(sod2_model *model, const void *const *inputs) {
     return fail(SOD2_ERROR_INPUT, "model %s is not bound: sod2_bind comes before sod2_run", model->program->name);
   int code = take_inputs(model, inputs);
   if (code != SOD2_OK) return code;
-  if (model->reserved < model->bound->arena_bytes) { /* after sod2_trim, or a bind that found no memory */
-    code = reserve(model, model->bound->arena_bytes);
+  if (model->reserved < model->bound->needed[0]) { /* after sod2_trim, or a bind that found no memory */
+    code = reserve(model, model->bound->needed[0]);
     if (code != SOD2_OK) return code;
     set_addresses(model, model->bound);
   }
+  model->ran = 0;
+  if (model->program->minted > 0) restart(model);
   memset(model->step_ns, 0, sizeof *model->step_ns * (size_t)model->program->steps);
   sod2_state state = state_of(model);
   uint64_t floating = sod2_denormals_off();
   const char *refusal = model->program->run(&state);
   sod2_denormals_restore(floating);
-  if (refusal != NULL) return fail(SOD2_ERROR_INPUT, "the branch taken does not accept these input dims: %s", refusal);
+  if (refusal == message) return model->failure;
+  if (refusal != NULL) return fail(SOD2_ERROR_INPUT, "these inputs are not accepted: %s", refusal);
   model->ran = 1;
   return SOD2_OK;
 }
@@ -385,7 +519,7 @@ int sod2_output_count(const sod2_model *model) { return model->program->outputs;
 
 static sod2_tensor declared(const sod2_io *io) {
   sod2_tensor tensor = {.name = io->name, .dtype = io->dtype, .rank = io->rank};
-  memcpy(tensor.dims, io->dims, sizeof *io->dims * (size_t)io->rank);
+  if (io->rank > 0) memcpy(tensor.dims, io->dims, sizeof *io->dims * (size_t)io->rank);
   return tensor;
 }
 
@@ -398,17 +532,22 @@ sod2_tensor sod2_output(const sod2_model *model, int index) {
   if (index < 0 || index >= model->program->outputs) return (sod2_tensor){0};
   sod2_tensor tensor = declared(&model->program->output[index]);
   if (model->ran) {
-    sod2_state state = state_of(model);
+    sod2_state state = state_of((sod2_model *)model); /* result() only reads it */
     model->program->result(&state, index, &tensor);
   }
   return tensor;
 }
 
 sod2_stats sod2_get_stats(const sod2_model *model) {
+  sod2_block blocks = {0}; /* all together */
+  for (int32_t i = 0; i < model->program->blocks; i++) {
+    blocks.capacity += model->block[i].capacity;
+    blocks.needed += model->block[i].needed;
+  }
   return (sod2_stats){
-      .arena_bytes = model->bound ? model->bound->arena_bytes : 0,
-      .live_bytes = model->bound ? model->bound->live_bytes : 0,
-      .reserved_bytes = model->reserved,
+      .arena_bytes = model->arena_bytes + blocks.needed,
+      .live_bytes = model->live_bytes + blocks.needed,
+      .reserved_bytes = model->reserved + blocks.capacity,
       .weight_bytes = model->program->weight_bytes,
       .bind_ns = model->bind_ns,
       .threads = sod2_pool_threads(model->pool),
@@ -421,3 +560,13 @@ const char *sod2_step_name(const sod2_model *model, int step) {
 }
 void sod2_profile(sod2_model *model, int on) { model->profiling = on; }
 const int64_t *sod2_step_ns(const sod2_model *model) { return model->step_ns; }
+int64_t sod2_step_bytes(const sod2_model *model, int step) {
+  if (model->bound == NULL || step < 0 || step >= model->program->steps) return -1;
+  int64_t live = 0;
+  for (int32_t i = 0; i < model->program->buffers; i++) {
+    sod2_range range = model->program->range[i];
+    if (range.first <= step && step <= range.last)
+      live += (model->bound->bytes[i] + SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN;
+  }
+  return live;
+}

@@ -8,6 +8,7 @@ enum {
     LINE = 1024,         /* floats in a buffered line */
     SLACK = 3 * SOD2_VL, /* behind them: the last windows of a vector of outputs end there */
     ROWS = 8,            /* lines: 34 KB of stack */
+    AHEAD = 1024,        /* floats: rows to come are fetched early, since each line is a short stream of its own */
     GRAIN = 32768        /* operations a chunk: some 4 us */
 };
 
@@ -25,11 +26,18 @@ static int64_t inside(int64_t start, int64_t step, int64_t count, int64_t low, i
 }
 
 SOD2_INLINE vf neutral(int average) { return vf_splat(average ? 0.0f : -INFINITY); }
-SOD2_INLINE vf combine(int average, vf a, vf x) {
-    return average ? a + x : vf_select((vi)(a != a), a, vf_max(a, x)); /* NaN stays */
-}
+SOD2_INLINE vf combine(int average, vf a, vf x) { return average ? a + x : vf_max_nan(a, x); }
 SOD2_INLINE vf load(int average, const float *p, int64_t count) {
     return count == SOD2_VL ? vf_load(p) : vf_load_partial(p, count, neutral(average)[0]);
+}
+
+/* VL columns combined over `taps` rows, `step` floats apart. */
+SOD2_INLINE vf combine_column(int average, const float *x, int64_t taps, int64_t step, int64_t count) {
+    vf total = neutral(average);
+    for (int64_t k = 0; k < taps; k++) total = combine(average, total, load(average, x + k * step, count));
+    __builtin_prefetch(x + AHEAD);
+    __builtin_prefetch(x + AHEAD + step);
+    return total;
 }
 
 /* line[0 .. width) = input columns from `column`, combined over the rows of the window that starts at row `top`. Whole
@@ -40,16 +48,14 @@ SOD2_INLINE void combine_rows(const sod2_pooling *p, int average, const float *p
     const int64_t end = sod2_imax(begin, sod2_imin(width, p->iw - column));
     const int64_t first = top < 0 ? (-top + p->dh - 1) / p->dh : 0;
     const int64_t taps = inside(top, p->dh, p->kh, 0, p->ih), step = p->dh * p->iw;
+    const float *x = plane + (top + first * p->dh) * p->iw + column; /* not read where taps is 0 */
     int64_t c = 0;
     for (; c < begin; c += SOD2_VL) vf_store(line + c, neutral(average));
-    for (c = begin; c < end; c += SOD2_VL) {
-        const int64_t count = sod2_imin(SOD2_VL, end - c);
-        const int64_t start = (top + first * p->dh) * p->iw + column + c; /* not used where taps is 0 */
-        vf total = neutral(average);
-        for (int64_t k = 0; k < taps; k++)
-            total = combine(average, total, load(average, plane + start + k * step, count));
-        vf_store(line + c, total);
-    }
+    c = begin;
+    if (taps == 3) /* the usual window, inside of the image: the loop over its rows unrolled */
+        for (; c + SOD2_VL <= end; c += SOD2_VL) vf_store(line + c, combine_column(average, x + c, 3, step, SOD2_VL));
+    for (; c + SOD2_VL <= end; c += SOD2_VL) vf_store(line + c, combine_column(average, x + c, taps, step, SOD2_VL));
+    if (c < end) vf_store(line + c, combine_column(average, x + c, taps, step, end - c)), c += SOD2_VL;
     for (; c < width + SLACK - SOD2_VL; c += SOD2_VL) vf_store(line + c, neutral(average));
 }
 

@@ -22,11 +22,20 @@ typedef struct sod2_range {
     int32_t first, last;
 } sod2_range;
 
+/* Memory outside the arena that grows while a loop runs (blocks.c). */
+typedef struct sod2_block {
+    char *data;
+    int64_t capacity, needed;  /* bytes: mapped, and the most that the last run asked for */
+} sod2_block;
+
 typedef struct sod2_state {
-    const int64_t *sym;        /* bound symbols of the shapes */
+    const int64_t *sym;        /* bound symbols of the shapes, then minted ones */
+    int64_t *minted;           /* the minted symbols, for the steps that learn them */
+    sod2_model *model;         /* for sod2_stage */
     const void *const *input;  /* the caller's inputs */
     const char *weights;       /* payload of weights.bin, mapped read-only; NULL without weights */
     char *const *buffer;       /* arena address of every buffer at the bound shape */
+    sod2_block *block;         /* of loops whose sizes differ from trip to trip */
     const int64_t *plan;       /* per-bind choices of kernel versions, filled by `choose` */
     sod2_pool *pool;
     int64_t *step_ns;          /* NULL unless profiling */
@@ -51,11 +60,43 @@ typedef struct sod2_program {
     int (*bind)(const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
     /* Fills `plan` (kernel versions) and bytes of every buffer; `weights` is the payload, to see which layouts exist; *overflow becomes 1 when a size exceeds 2^62. */
     void (*sizes)(const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes, int *overflow);
-    /* NULL, or the sentence of a requirement of a branch that is taken but not met: nothing after it ran. */
+    /* NULL, or what is not accepted: a requirement of a branch that is taken but not met, or what a step that learns
+       symbols or its stage refuses. Nothing after it ran. */
     const char *(*run)(const sod2_state *state);
     /* Address, rank and dims of an output of the run that ended. */
     void (*result)(const sod2_state *state, int index, sod2_tensor *tensor);
+    /* Of a model with branches; 0 and NULL without. The depth of a buffer is the least number of branches around a step
+       that touches it (sod2/depth.py); a run maps the arena as far as the depths need that it enters. */
+    int32_t deepest;
+    const uint8_t *depth_of;                     /* [buffers] */
+    /* Of a model whose execution mints symbols; 0 and NULL without. Stage 0 is where a shape is bound; every step that
+       learns symbols begins one. `stage_of` tells at which one each buffer's size is known. `stage` checks what is
+       required of the symbols learnt (1: a sentence was written), then does what `sizes` does at bind. */
+    int32_t minted, blocks;
+    const int32_t *stage_of;                     /* [buffers] */
+    int (*stage)(int number, const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes,
+                 int *overflow, char *message, int64_t capacity);
 } sod2_program;
+
+/* Begins a stage in the middle of a run: evaluates its sizes and places its buffers among those that are there, which
+   stay where they are. A stage may begin again, in a loop: what was placed from it on is forgotten first. NULL, or the
+   sentence with which the run ends. */
+const char *sod2_stage(const sod2_state *state, int number);
+
+/* Maps what a branch of this depth needs of the arena. NULL, or the sentence with which the run ends. */
+const char *sod2_enter(const sod2_state *state, int depth);
+
+/* The address of a block that has at least `bytes`, the first `keep` of them as they were; NULL when there is no memory,
+   and then sod2_message() is the sentence with which the run ends. */
+char *sod2_hold(const sod2_state *state, int32_t block, int64_t bytes, int64_t keep);
+/* What a state has in the next trip: block + 1, to which it was written, and `block` change places. */
+SOD2_INLINE void sod2_exchange(const sod2_state *state, int32_t block) {
+  const sod2_block first = state->block[block];
+  state->block[block] = state->block[block + 1];
+  state->block[block + 1] = first;
+}
+int sod2_block_hold(sod2_block *block, int64_t bytes, int64_t keep); /* 0: no memory, nothing has changed */
+void sod2_blocks_free(sod2_block *block, int32_t count);
 
 extern const sod2_program sod2_main;
 
@@ -78,10 +119,20 @@ typedef struct sod2_rules {
 
 int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
 
-/* Placement: byte offsets of `count` buffers; returns the arena's size, -1 when there is no memory for planning.
-   arena.c; twin of sod2/memory.py. */
-int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
-int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *offset);
+/* Checks the guards [first, last). Returns 0, or writes a sentence about `what` ("input dims"). */
+int sod2_check_guards(const sod2_rules *rules, int32_t first, int32_t last, const char *what, const int64_t *sym,
+                      char *message, int64_t capacity);
+
+/* Placement: byte offsets of `count` buffers; returns the arena's size, -1 when there is no memory for planning. Buffers
+   that are `given` (NULL: none) stay at their offsets. arena.c; twin of sod2/memory.py. */
+int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                              const uint8_t *given, int64_t *offset);
+int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                            const uint8_t *given, int64_t *offset);
+/* As sod2_place_peak_first, in an order by depth where that costs the longest path little (depths >= 1): needed[d] is
+   the arena of a run that touches no buffer deeper than d, and the last one is returned. */
+int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                            const uint8_t *depth_of, int32_t depths, int64_t *offset, int64_t *needed);
 /* Bytes that each step leaves free below the peak of the buffers given (those without scratch): scratch of that size
    costs nothing. `allowance` has room for steps + 1. */
 void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance);

@@ -18,9 +18,12 @@ void sod2_reduce_nd(const void *x, void *y, int32_t dtype, sod2_reduction op, in
 void sod2_arg_extremum(const void *x, int64_t *y, int32_t dtype, int smallest, int last, int64_t outer, int64_t n,
                        int64_t inner, sod2_pool *pool);
 
-/* y[.., i, ..] = sum of x[.., j, ..] over j <= i along the middle axis of [outer, n, inner]; exclusive: j < i;
-   reverse: from the end. */
-void sod2_cumsum(const void *x, void *y, int32_t dtype, int exclusive, int reverse, int64_t outer, int64_t n,
-                 int64_t inner, sod2_pool *pool);
+/* y[.., i, ..] = sum (or product) of x[.., j, ..] over j <= i along `axis` of a tensor of these dims, which may count from
+   the end; exclusive: j < i; reverse: from the end. */
+typedef struct sod2_running_options {
+    int product, exclusive, reverse;
+} sod2_running_options;
+void sod2_running(const void *x, void *y, int32_t dtype, const sod2_running_options *o, int rank, const int64_t *dims,
+                  int64_t axis, sod2_pool *pool);
 
 #endif

@@ -100,7 +100,7 @@ SOD2_INLINE vf accumulate_lanes(accumulation how, vf total, vf x) {
         case ADD_ABS: return total + (vf)((vi)x & 0x7fffffff);
         case ADD_SQUARE: return total + x * x;
         case MULTIPLY: return total * x;
-        case GREATEST: return vf_select((vi)(total != total), total, vf_max(total, x)); /* NaN stays */
+        case GREATEST: return vf_max_nan(total, x);
         default: return vf_select((vi)(total != total), total, vf_min(total, x));
     }
 }

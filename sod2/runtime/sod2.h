@@ -24,8 +24,8 @@ enum sod2_status { SOD2_OK = 0, SOD2_ERROR_FILE = 1, SOD2_ERROR_INPUT = 2, SOD2_
 
 /* Values are ONNX's TensorProto.DataType. */
 enum sod2_dtype {
-    SOD2_FLOAT32 = 1, SOD2_UINT8 = 2, SOD2_INT8 = 3, SOD2_INT16 = 5, SOD2_INT32 = 6, SOD2_INT64 = 7, SOD2_BOOL = 9,
-    SOD2_FLOAT64 = 11, SOD2_UINT32 = 12, SOD2_UINT64 = 13
+    SOD2_FLOAT32 = 1, SOD2_UINT8 = 2, SOD2_INT8 = 3, SOD2_UINT16 = 4, SOD2_INT16 = 5, SOD2_INT32 = 6, SOD2_INT64 = 7,
+    SOD2_BOOL = 9, SOD2_FLOAT16 = 10, SOD2_FLOAT64 = 11, SOD2_UINT32 = 12, SOD2_UINT64 = 13, SOD2_BFLOAT16 = 16
 };
 
 typedef struct sod2_model sod2_model;
@@ -39,7 +39,8 @@ typedef struct sod2_tensor {
 } sod2_tensor;
 
 typedef struct sod2_stats {
-    int64_t arena_bytes;   /* what the placement at the bound shape needs, scratch and outputs in */
+    int64_t arena_bytes;   /* what the placement at the bound shape needs, scratch and outputs in; of a model with sizes
+                              that only execution tells, what the last run needed, and before it what is known */
     int64_t live_bytes;    /* largest sum of live buffers over the steps: a lower bound of arena_bytes */
     int64_t reserved_bytes;/* high-water of the session: bytes of the arena mapped now */
     int64_t weight_bytes;  /* packed weights, mapped and shared between processes */
@@ -56,8 +57,8 @@ void sod2_free(sod2_model *model);
 
 int sod2_input_count(const sod2_model *model);
 int sod2_output_count(const sod2_model *model);
-/* As declared: unknown dims are -1 and data is NULL. Without a run since the last bind an output is so too. An index
-   that is out of range gives a tensor whose name is NULL. */
+/* As declared: unknown dims are -1, as is the rank of an output that has one of several, and data is NULL. Without a run
+   since the last bind an output is so too. An index that is out of range gives a tensor whose name is NULL. */
 sod2_tensor sod2_input(const sod2_model *model, int index);
 sod2_tensor sod2_output(const sod2_model *model, int index);
 sod2_stats sod2_get_stats(const sod2_model *model);
@@ -69,6 +70,8 @@ const char *sod2_step_name(const sod2_model *model, int step);
 /* With profiling on, nanoseconds of each step in the last run, 0 for a step whose branch was not taken. */
 void sod2_profile(sod2_model *model, int on);
 const int64_t *sod2_step_ns(const sod2_model *model);
+/* Bytes of the buffers that are live at a step of the bound plan, scratch included; -1 where there is no such step. */
+int64_t sod2_step_bytes(const sod2_model *model, int step);
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,7 @@ static sod2_conv part(const sod2_conv *c, int64_t row, int64_t rows) {
   p.ih = end - begin;
   p.oh = rows;
   p.pt = sod2_imax(0, c->pt - row * c->sh);
+  p.touched[0] = NULL; /* those are tensors of all rows */
   return p;
 }
 

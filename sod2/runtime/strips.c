@@ -84,14 +84,21 @@ SOD2_INLINE void fill_zero(float *dst, int64_t n) {
   for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
 }
 
-/* dst[i] = x[i * stride]; `readable` floats of x may be read. */
-SOD2_INLINE void copy_strided(const float *x, int64_t readable, int64_t stride, int64_t n, float *dst) {
+/* dst[i] = x[i * stride]; `readable` floats of x may be read. The same line of the next channel, `ahead` floats on, is
+   fetched: rows of a window are short streams with gaps, which a hardware prefetcher does not follow. */
+SOD2_INLINE void copy_strided(const float *x, int64_t readable, int64_t ahead, int64_t stride, int64_t n, float *dst) {
   int64_t i = 0;
   if (stride == 1)
-    for (; i < n && i + SOD2_VL <= readable; i += SOD2_VL) vf_store(dst + i, vf_load(x + i));
+    for (; i < n && i + SOD2_VL <= readable; i += SOD2_VL) {
+      __builtin_prefetch(x + i + ahead);
+      vf_store(dst + i, vf_load(x + i));
+    }
   if (stride == 2)
-    for (; i < n && 2 * (i + SOD2_VL) <= readable; i += SOD2_VL)
+    for (; i < n && 2 * (i + SOD2_VL) <= readable; i += SOD2_VL) {
+      __builtin_prefetch(x + 2 * i + ahead);
+      __builtin_prefetch(x + 2 * i + SOD2_VL + ahead);
       vf_store(dst + i, __builtin_shufflevector(vf_load(x + 2 * i), vf_load(x + 2 * i + SOD2_VL), EVEN));
+    }
   for (; i < n; i++) dst[i] = x[i * stride];
 }
 
@@ -108,7 +115,7 @@ void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t ro
       continue;
     }
     fill_zero(dst, lo);
-    copy_strided(x + iy * c->iw + first, readable - iy * c->iw - first, c->sw, hi - lo, dst + lo);
+    copy_strided(x + iy * c->iw + first, readable - iy * c->iw - first, c->ih * c->iw, c->sw, hi - lo, dst + lo);
     fill_zero(dst + hi, width - hi);
   }
 }
@@ -162,6 +169,8 @@ void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan,
       fill_job job = {.w = &w, .strips = strips, .pieces = sod2_imin(channels, 4 * sod2_pool_threads(pool))};
       sod2_parallel(pool, job.pieces, fill_piece, &job);
     }
+    if (sod2_strips_flat(c)) /* of several lines only where they are whole */
+      w.x0 += w.y0 * s->ow, w.columns *= w.lines, w.y0 = 0, w.lines = 1;
     compute(&w, pool);
   }
 }

@@ -3,8 +3,8 @@
    a tap of consecutive pixels of one line is contiguous, whatever the strides, dilations and padding.
 
    For that, the input of a window of output pixels is copied to strips: padded, and split by the strides into phases
-   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. A 1x1 convolution of
-   stride 1 is read in place, as one line of all pixels. */
+   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. Of a 1x1 convolution
+   a window is one line of all its pixels; that of stride 1 is read in place, as one line of the whole image. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
@@ -34,6 +34,13 @@ typedef struct sod2_window {
 } sod2_window;
 
 sod2_strips sod2_strips_plan(const sod2_conv *c);
+
+/* A single tap has no margins: the strips of a window are one line. */
+SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->kw == 1; }
+
+/* Lines of all images and pixels of one, as tiles see them. */
+SOD2_INLINE int64_t sod2_strips_lines(const sod2_conv *c) { return c->n * (sod2_strips_flat(c) ? 1 : c->oh); }
+SOD2_INLINE int64_t sod2_strips_pixels(const sod2_conv *c) { return c->ow * (sod2_strips_flat(c) ? c->oh : 1); }
 
 /* Expected cycles to fill all strips. */
 double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s);

@@ -112,6 +112,11 @@ class Dim:
         """Whether this is one bare symbol."""
         return self._atom(Symbol) is not None
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether a symbol inside may be negative: then it is a number from the data, not a size."""
+        return any(s.low < 0 for s in _symbols(self))
+
     def symbols(self) -> frozenset[str]:
         """Names of all symbols inside."""
         return frozenset(s.name for s in _symbols(self))
