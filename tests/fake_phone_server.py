@@ -1,0 +1,64 @@
+"""What a test needs beside a fake phone: an adb server of its own, and device files that lead to the phones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import adbutils
+import yaml
+
+DEVICES = Path(__file__).parents[1] / "devices"
+START_S = 20
+PORT = "ANDROID_ADB_SERVER_PORT"
+
+
+@contextlib.contextmanager
+def adb_server(home: Path) -> Iterator[None]:
+    """A server on a port of its own, with keys of its own in `home`; adb finds it while this is entered."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [adbutils.adb_path(), "-L", f"tcp:{port}", "nodaemon", "server"]
+    private = {PORT: str(port), "HOME": str(home), "ADB_MDNS": "0"}
+    with (home / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, env=os.environ | private, stdout=log, stderr=log)
+    before = os.environ.get(PORT)
+    try:
+        _wait(port)
+        os.environ[PORT] = str(port)
+        yield
+    finally:
+        os.environ.pop(PORT, None)
+        if before is not None:
+            os.environ[PORT] = before
+        server.terminate()
+        server.wait(START_S)
+
+
+def settings(flavour: str, variable: str, cpu: str | None = None) -> dict[str, Any]:
+    """The device file of a phone, changed for one that is never waited for long and runs what this machine runs.
+
+    With `cpu` it keeps its platform, which takes emulation, and programs are compiled for that core.
+    """
+    file: dict[str, Any] = yaml.safe_load((DEVICES / f"{flavour}.yaml").read_text())
+    mask = f"{sum(1 << cpu for cpu in sorted(os.sched_getaffinity(0))[:2]):x}"
+    file["steady"] |= {"wait_s": 0.2, "drift": 100}
+    platform = file["platform"] if cpu else "linux-x86_64"
+    cores = {"all": {"mask": mask, "cpu": cpu or "x86-64-v3"}}
+    return file | {"address": variable, "platform": platform, "cores": cores}
+
+
+def _wait(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+            return
+        assert time.monotonic() < deadline, "the adb server did not start"
+        time.sleep(0.05)
