@@ -2,19 +2,24 @@
 
 Default protocol: `--count` samples at evenly spaced quantiles of the distribution of input sizes, the smallest and the
 largest admissible size included (`--quantiles 0,0.5,1` names them). With `--random`, the paper's protocol: sizes drawn
-uniformly. Sizes and contents are described in models/inputs.py and are a function of the seed.
+uniformly. `--sizes H=224,W=320` (repeatable) names them outright. Sizes are described in models/inputs.py and are a
+function of the seed.
+
+Contents are real ones from installed packages where some serve (models/package_data.py), or else generated
+(models/inputs.py; always with `--generated`); with `--data FOLDER` they are pictures, recordings or code of one's own
+(models/own_data.py). They are a function of the seed and of those files.
 
 OUT.npz holds the array `<i>.<input>` for each input of sample i, and `facts`: a JSON list with, per sample,
     sizes      value of each symbolic dim
     shapes     shape of each input, by name
-    source     data set and seed, with --data the file
+    source     the file and the part of it, or what was generated for which data set by which seed
     path       one character per gate: 1 ran the then-branch, 0 the else-branch, - not reached; null without gates
     margins    compared value minus threshold per gate, in standard deviations of the calibration (null: not reached)
     redrawn    how often the contents were drawn again
     macs       multiply-adds on that path;  macs_all: with all branches
 Contents are drawn again while a reached gate's margin is below 0.001 standard deviations, or an element of a reached
-mask below 0.0001: two engines that round differently could decide differently there. With `--data FOLDER` they come
-from pictures, recordings or code of one's own (models/own_data.py). OUT.npz is renamed into place when it is complete.
+mask below 0.0001: two engines that round differently could decide differently there. OUT.npz is renamed into place when
+it is complete.
 """
 
 import argparse
@@ -31,8 +36,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from models import MODELS, build, find, gate_spread
 from models.flops import count, executed, shaped_values
 from models.gates import decisions, gates, masks, path_string, reached
-from models.inputs import concrete_shape, contents, generator, quantile_sizes, random_sizes, read_dataset
-from models.own_data import OwnData
+from models.inputs import (
+    admissible_sizes,
+    concrete_shape,
+    contents,
+    generator,
+    quantile_sizes,
+    random_sizes,
+    read_dataset,
+)
+from models.own_data import Files, of_folder
+from models.package_data import installed
 from models.probe import Probe
 
 CLEAR = 1e-3  # smallest admissible margin, in standard deviations of the gate's logit
@@ -41,12 +55,15 @@ ATTEMPTS = 100
 
 
 class Sampler:
-    """Draws samples of one model; runs the model once for each draw to see its path and count its multiply-adds."""
+    """Draws samples of one model; runs the model once for each draw to see its path and count its multiply-adds.
 
-    def __init__(self, name: str, variant: str, data: Path | None = None) -> None:
+    Contents come from `files`, or are generated without any.
+    """
+
+    def __init__(self, name: str, variant: str, files: Files | None = None) -> None:
         self.model = find(name, variant)
         self._variant = variant
-        self._own = None if data is None else OwnData(data, self.model, variant)
+        self._files = files
         description = read_dataset(self.model.dataset)
         self._source = f"{description['source']} for {description['name']}"
         self._graph = build(name, variant)
@@ -73,8 +90,8 @@ class Sampler:
     ) -> tuple[dict[str, np.ndarray], str]:
         """Input arrays and where they come from."""
         rng = generator("contents", seed, index, attempt)
-        if self._own is not None:
-            return self._own.draw(shapes, rng)
+        if self._files is not None:
+            return self._files.draw(shapes, rng)
         return contents(self.model, self._variant, shapes, rng), f"{self._source}, seed {seed}, sample {index}"
 
     def _observe(self, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], bool]:
@@ -101,10 +118,10 @@ class Sampler:
 
 
 def draw(
-    name: str, variant: str, sizes: list[dict[str, int]], seed: int, data: Path | None = None
+    name: str, variant: str, sizes: list[dict[str, int]], seed: int, files: Files | None = None
 ) -> dict[str, np.ndarray]:
     """The contents of the samples file for samples of the given sizes."""
-    sampler = Sampler(name, variant, data)
+    sampler = Sampler(name, variant, files)
     content: dict[str, np.ndarray] = {}
     facts = []
     for index, size in enumerate(sizes):
@@ -125,6 +142,10 @@ def write(out: Path, content: dict[str, np.ndarray]) -> None:
 def choose_sizes(options: argparse.Namespace) -> list[dict[str, int]]:
     """The sizes that the command line asks for."""
     symbols = find(options.model, options.variant).symbols
+    if options.sizes:
+        if options.count not in (None, len(options.sizes)):
+            raise ValueError(f"--count {options.count} contradicts {len(options.sizes)} times --sizes")
+        return [admissible_sizes(symbols, sizes) for sizes in options.sizes]
     if options.random:
         return [random_sizes(symbols, generator("random sizes", options.seed, i)) for i in range(options.count or 50)]
     quantiles = options.quantiles
@@ -133,6 +154,14 @@ def choose_sizes(options: argparse.Namespace) -> list[dict[str, int]]:
     elif options.count not in (None, len(quantiles)):
         raise ValueError(f"--count {options.count} contradicts the {len(quantiles)} values of --quantiles")
     return quantile_sizes(symbols, quantiles, options.seed)
+
+
+def choose_files(options: argparse.Namespace) -> Files | None:
+    """The files that contents are to come from, None where they are to be generated."""
+    model = find(options.model, options.variant)
+    if options.data is not None:
+        return of_folder(options.data, model, options.variant)
+    return None if options.generated else installed(model, options.variant)
 
 
 def _positive(text: str) -> int:
@@ -146,8 +175,13 @@ def _quantiles(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
+def _sizes(text: str) -> dict[str, int]:
+    return {symbol: int(value) for symbol, value in (part.split("=") for part in text.split(","))}
+
+
 _positive.__name__ = "positive integer"  # argparse names the type in its messages
 _quantiles.__name__ = "list of numbers"
+_sizes.__name__ = "list of SYMBOL=VALUE"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -158,16 +192,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--variant", default="full", help="full, tiny, or another one of the model")
     parser.add_argument("--count", type=_positive, help="number of samples (10 at quantiles, 50 at random)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, help="folder of pictures, .wav recordings or code to take contents from")
+    origin = parser.add_mutually_exclusive_group()
+    origin.add_argument("--data", type=Path, help="folder of pictures, recordings or code to take contents from")
+    origin.add_argument("--generated", action="store_true", help="take no contents from installed packages")
     protocol = parser.add_mutually_exclusive_group()
     protocol.add_argument("--quantiles", type=_quantiles, help="quantiles of the size distribution, comma-separated")
+    protocol.add_argument("--sizes", type=_sizes, action="append", help="e.g. H=224,W=320; repeatable")
     protocol.add_argument("--random", action="store_true", help="draw sizes uniformly (the paper's protocol)")
     options = parser.parse_args(arguments)
     try:
         if not options.out.parent.is_dir():
             raise ValueError(f"folder {str(options.out.parent)!r} of the samples file does not exist")
         sizes = choose_sizes(options)
-        write(options.out, draw(options.model, options.variant, sizes, options.seed, options.data))
+        write(options.out, draw(options.model, options.variant, sizes, options.seed, choose_files(options)))
     except (ValueError, OSError) as error:
         print(f"sample.py: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,20 @@ import numpy as np
 import onnx
 from spox import Var
 
-from models import blockdrop, codebert, conformer, convnet_aig, dgnet, ranet, sam, sde, skipnet, yolov6
+from models import (
+    blockdrop,
+    codebert,
+    conformer,
+    convnet_aig,
+    dgnet,
+    lstm,
+    ranet,
+    sam,
+    sde,
+    skipnet,
+    tree_lstm,
+    yolov6,
+)
 from models.parameters import Parameters, read_calibration
 
 
@@ -61,12 +74,19 @@ class Tokens:
     vocabulary: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Sentences:
+    """A model that reads a vector per word; with `padded`, the variants whose arrays are longer than a parse tree."""
+
+    padded: tuple[str, ...] = ()
+
+
 IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model of the evaluation.
+    """One model of the evaluation, or with `suite` "extra" a workload of related systems, in no table of the paper.
 
     `dynamism` is "shape", "control" or "shape + control"; `symbols` are the symbolic dims of its inputs with their
     admissible values; `dataset` names a file in datasets/ and `content` says how the model reads what that file
@@ -86,13 +106,14 @@ class Model:
     dynamism: str
     symbols: Mapping[str, Extent]
     dataset: str
-    content: Pictures | Tokens | Frames
+    content: Pictures | Tokens | Frames | Sentences
     trained_on: str
     calibration: int = 0
     reached_only: bool = False
     rate: float | None = None
     gate_rates: Callable[[str], np.ndarray] | None = None
     same_weights: Mapping[str, str] = field(default_factory=dict)
+    suite: str = "paper"
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -186,7 +207,7 @@ MODELS: dict[str, Model] = {
         dataset="imagenet",
         content=IMAGENET,
         trained_on="ImageNet",
-        calibration=128,
+        calibration=256,
         reached_only=True,
         rate=dgnet.RATE,
         same_weights=dgnet.SAME_WEIGHTS,
@@ -215,7 +236,31 @@ MODELS: dict[str, Model] = {
         calibration=96,
         rate=blockdrop.RATE,
     ),
+    "lstm": Model(
+        module=lstm,
+        title="LSTM",
+        short="LSTM",
+        dynamism="shape + loop",
+        symbols={"T": Extent(5, 50)},
+        dataset="mrpc",
+        content=Sentences(),
+        trained_on="MRPC",
+        suite="extra",
+    ),
+    "tree_lstm": Model(
+        module=tree_lstm,
+        title="Tree-LSTM",
+        short="TLSTM",
+        dynamism="shape + loop",
+        symbols={"N": Extent(3, 101, 2)},
+        dataset="sst",
+        content=Sentences(tree_lstm.PADDED),
+        trained_on="SST",
+        suite="extra",
+    ),
 }
+PAPER = tuple(name for name, model in MODELS.items() if model.suite == "paper")
+"""The models of the paper's tables."""
 
 
 def find(name: str, variant: str = "full") -> Model:

@@ -1,11 +1,12 @@
-"""Command line of the models: `python -m models export NAME OUT.onnx` and `python -m models calibrate NAME`.
+"""Command line of the models: `python -m models export NAME OUT.onnx`, `calibrate NAME`, `evidence`.
 
 `--weights FILE.safetensors` exports with the weights of a checkpoint in place of random ones; what of it is unused is
 reported, and a checkpoint that lacks a tensor or has one of another shape is refused.
 
 `export` writes one .onnx file; weights above 256 MiB go to one further file beside it, `OUT.onnx.data`. Both are
 renamed into place when complete, the data first. `calibrate` measures the statistics of a model's random weights anew
-(minutes for a full model) and writes them to models/calibration/.
+(minutes for a full model) and writes them to models/calibration/. `evidence` writes docs/models.md, in which the models
+are held against what is published of them (see models/evidence.py).
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from models import MODELS, build, checkpoint, declared, find
+from models import MODELS, PAPER, build, checkpoint, declared, find
 from models.parameters import CALIBRATION
 
 INLINE_BYTES = 256 << 20
@@ -73,6 +74,20 @@ def calibrate(name: str, variant: str) -> Path:
     return path
 
 
+def prove(options: argparse.Namespace) -> None:
+    """Measure the models one after the other and write the page about them, anew after each."""
+    from models import evidence  # needs the compiler  # noqa: PLC0415
+
+    names = options.names or list(PAPER)
+    for name in names:
+        find(name)
+    found = []
+    for name in names:
+        found.append(evidence.measure(name, options.samples, options.seed))
+        options.out.write_text(evidence.table(found, options.samples, options.seed), encoding="utf-8")
+        print(f"{options.out}: {len(found)} of {len(names)} models")
+
+
 def load(options: argparse.Namespace) -> dict[str, np.ndarray] | None:
     """The tensors of the checkpoint that the command line names, None without one."""
     if options.weights is None:
@@ -88,6 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     exporting = commands.add_parser("export", help="write a model as ONNX")
     calibrating = commands.add_parser("calibrate", help="measure a model's calibration anew")
+    proving = commands.add_parser("evidence", help="measure what is claimed of the models, some minutes each")
+    proving.add_argument("names", nargs="*", metavar="name", help="models, all of the paper's by default")
+    proving.add_argument("--samples", type=int, default=50, help="of each kind of contents")
+    proving.add_argument("--seed", type=int, default=1)
+    proving.add_argument("--out", type=Path, default=Path("docs/models.md"))
     for command in (exporting, calibrating):
         command.add_argument("name", help=", ".join(sorted(MODELS)))
     exporting.add_argument("out", type=Path)
@@ -100,6 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
             model = build(options.name, options.variant, load(options))
             onnx.checker.check_model(model)
             save(model, options.out)
+        elif options.command == "evidence":
+            prove(options)
         else:
             print(f"wrote {calibrate(options.name, options.variant)}")
     except (ValueError, OSError) as error:

@@ -1,14 +1,25 @@
-"""From a spox composition to the file an exporter writes: constants as initializers, no connecting `Identity` nodes."""
+"""From a spox composition to the file an exporter writes: constants as initializers, no connecting `Identity` nodes,
+shapes of intermediates declared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
+
+READ_BYTES = 1024  # initializers up to this size may hold shapes, which the inference reads
 
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
     """The bodies of a control-flow node, in attribute order."""
     return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every graph inside it, outer ones first."""
+    yield graph
+    for node in graph.node:
+        for body in subgraphs(node):
+            yield from graphs(body)
 
 
 def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
@@ -20,6 +31,52 @@ def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
                     names_of[position] = names[name]
         for body in subgraphs(node):
             rename(body, names)
+
+
+def declare_shapes(model: ModelProto) -> None:
+    """Declare the shapes of intermediates that ONNX's own inference finds, as exporters do: engines fuse by them.
+
+    Onnxruntime, for one, joins a residual sum and its LayerNorm only where it knows both operands to be of one shape.
+    """
+    light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.graph.name = model.graph.name
+    light.graph.node.extend(model.graph.node)
+    light.graph.output.extend(model.graph.output)
+    light.graph.input.extend(model.graph.input)
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) <= READ_BYTES:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    model.graph.value_info.extend(inferred.graph.value_info)
+
+
+def scalar_loop_counters(graph: GraphProto) -> None:
+    """Give every Loop a trip count, an iteration number and a condition without dims, as exporters do.
+
+    spox gives each of them one dim of length 1. Constants are hoisted before, and the condition is one.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        if node.op_type == "Loop":
+            count = f"{node.input[0]}_scalar"
+            nodes.append(helper.make_node("Squeeze", [node.input[0]], [count], f"{node.name}_count"))
+            node.input[0] = count
+            del constants[node.input[1]].dims[:]
+            (body,) = subgraphs(node)
+            for value in (*body.input[:2], body.output[0]):
+                del value.type.tensor_type.shape.dim[:]
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
+
+
+def _replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Make these, some of which the graph owns, its nodes."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def hoist_constants(graph: GraphProto) -> None:
@@ -64,7 +121,5 @@ def drop_connecting_identities(graph: GraphProto) -> None:
             renamed[source] = node.output[0]
         else:
             kept.append(node)
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    _replace_nodes(graph, kept)
     rename(graph, renamed)

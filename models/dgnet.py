@@ -14,9 +14,10 @@ only at run time.
 Calibration: thresholds of the channel gates open each channel for 63 % of the pictures. The spatial gate's is set by
 the block's greatest logit so that the block runs for 32 % of the pictures: the mean multiply-adds are then the
 published 1.65 G of 4.10 G (the density of the authors' d = 0.4 in terms of blocks). Random gates would all open for
-the same pictures, those of strong features; so each one's weights get a random response to the mean of its input.
-BatchNorm is calibrated on the pictures for which a block runs, and folded. Parameter names of the gates have not been
-compared with a checkpoint.
+the same pictures, those of strong features; so the weights of a channel gate get a random response to the mean of its
+input, and those of the spatial gates one whose sign alternates from block to block: the number of blocks that run then
+varies little from picture to picture. BatchNorm is calibrated on the pictures for which a block runs, and folded.
+Parameter names of the gates have not been compared with a checkpoint.
 
 Source: the DGNet paper and its authors' figures; written from the description of the architecture.
 """
@@ -32,7 +33,7 @@ from spox import Var
 
 from models import resnet
 from models.blocks import convolve, fold_batch_norm, global_mean, integers, scalar
-from models.parameters import Folding, Parameters, normal
+from models.parameters import Draw, Folding, Parameters, constant, normal
 from models.resnet import Block
 from models.statistics import Batch, choose_threshold
 
@@ -40,7 +41,8 @@ RATE = 0.32
 CHANNEL_RATE = 0.63
 SIZE = 224
 GRID = 7
-SLOPE = 4.0  # deviation of a random gate's response to the mean of its input
+CHANNEL_SLOPE = 4.0  # deviation of a channel gate's response to the mean of its input
+TILE_SLOPE = 8.0  # a spatial gate's response to it, of either sign
 BOTTLENECK = 4  # a channel gate's hidden layer has 1 / BOTTLENECK of its inputs
 
 
@@ -72,20 +74,22 @@ def compose(p: Parameters, variant: str) -> tuple[dict[str, Var], dict[str, Var]
     x = resnet.stem(p, images, ("conv1", "bn1"), config.net.widths[0])
     size = SIZE // 4
     blocks = list(resnet.blocks(config.net))
-    for block in blocks:
-        x = _Block(p, config, block, size).output(x)
+    for number, block in enumerate(blocks):
+        x = _Block(p, config, block, size, 1 if number % 2 else -1).output(x)
         size //= block.stride
     return {"images": images}, {"logits": resnet.classify(p, x, blocks[-1].outward, config.net.classes, "fc")}
 
 
 class _Block:
-    """One block under construction, its input of `size` x `size` pixels."""
+    """One block under construction, its input of `size` x `size` pixels; `sign` is that of its spatial gate's response
+    to the mean of that input."""
 
-    def __init__(self, p: Parameters, config: Config, block: Block, size: int) -> None:
+    def __init__(self, p: Parameters, config: Config, block: Block, size: int, sign: int) -> None:
         self._p = p
         self._config = config
         self._block = block
         self._size = size
+        self._sign = sign
         self._name = f"layer{block.stage + 1}.{block.index}"
 
     def output(self, x: Var) -> Var:
@@ -109,7 +113,8 @@ class _Block:
         """Logits of the spatial gate, (1, 1, 7, 7)."""
         tile = self._size // GRID
         pooled = op.average_pool(x, kernel_shape=[tile, tile], strides=[tile, tile])
-        weights = _shifted(self._p, f"{self._name}.mask_s.conv", (1, self._block.inward, 3, 3), _greatest_logit)
+        name, shape = f"{self._name}.mask_s.conv", (1, self._block.inward, 3, 3)
+        weights = _shifted(self._p, name, shape, constant(self._sign * TILE_SLOPE), _greatest_logit)
         return convolve(pooled, *weights, 3)
 
     def _channels(self, x: Var, gate: str, inward: int, present: Var | None) -> Var:
@@ -122,7 +127,8 @@ class _Block:
         weight, bias = fold_batch_norm(self._p, (f"{name}.fc1", f"{name}.bn"), (hidden, inward, 1, 1))
         y = op.relu(convolve(global_mean(x), _take(weight, present, 1), bias, 1))
         shape = (self._block.width, hidden, 1, 1)
-        logits = convolve(y, *_shifted(self._p, f"{name}.fc2", shape, _logits_per_channel), 1)
+        slopes = normal((self._block.width, 1, 1, 1), CHANNEL_SLOPE)
+        logits = convolve(y, *_shifted(self._p, f"{name}.fc2", shape, slopes, _logits_per_channel), 1)
         opened = op.greater_or_equal(logits, scalar(0.0))
         if self._config.compacts:
             return op.reshape(op.non_zero(op.reshape(opened, integers(-1))), integers(-1))
@@ -173,9 +179,12 @@ def _logits_per_channel(batch: Batch) -> np.ndarray:
 
 
 def _shifted(
-    p: Parameters, name: str, shape: tuple[int, ...], thresholds: Callable[[Batch], np.ndarray]
+    p: Parameters, name: str, shape: tuple[int, ...], slopes: Draw, thresholds: Callable[[Batch], np.ndarray]
 ) -> tuple[Var, Var]:
-    """Weight and bias of a convolution to logits, less a threshold each."""
+    """Weight and bias of a convolution to logits, less a threshold each.
+
+    The random weight of a logit sums to its slope, which is hence its response to the mean of the input.
+    """
     p.reserve(f"{name}.weight", shape)
     p.reserve(f"{name}.bias", shape[:1])
 
@@ -183,7 +192,7 @@ def _shifted(
         values = p.draw(f"{name}.weight", normal(shape, 1 / math.sqrt(math.prod(shape[1:]))))
         if p.loaded:
             return values
-        slope = p.draw(f"{name}.slope", normal((shape[0], 1, 1, 1), SLOPE))
+        slope = p.draw(f"{name}.slope", slopes)
         return values - values.mean(axis=1, keepdims=True) + slope / math.prod(shape[1:])
 
     folding = Folding(

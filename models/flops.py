@@ -2,7 +2,7 @@
 
 Convolutions, matrix products and LSTMs count; everything else is free, which is the convention of published GMAC
 figures. `macs` counts every node once, those of both branches of an `If` included; `executed` leaves out the branches
-that a control path does not take.
+that a control path does not take. A node in the body of a `Loop` counts at every step.
 """
 
 import math
@@ -13,9 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from models.assembly import subgraphs
 from models.execute_all import walk
-from models.probe import Probe
-
-Shape = tuple[int, ...]
+from models.probe import Probe, Shape
 
 
 def _conv(node: NodeProto, shapes: list[Shape]) -> int:
@@ -78,12 +76,19 @@ def shaped_values(model: ModelProto) -> list[str]:
     return [name for node in counted_nodes(model) for name in _operands(node)]
 
 
-def count(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+def count(model: ModelProto, shapes: Mapping[str, Shape | list[Shape]]) -> dict[str, int]:
     """Multiply-adds by node name, from the shapes of `shaped_values`."""
-    return {
-        node.name: COUNTED[node.op_type](node, [shapes[name] for name in _operands(node)])
-        for node in counted_nodes(model)
-    }
+    return {node.name: _count(node, [shapes[name] for name in _operands(node)]) for node in counted_nodes(model)}
+
+
+def _count(node: NodeProto, operands: list[Shape | list[Shape]]) -> int:
+    """Multiply-adds of one node, summed over the steps if it is in a loop."""
+    formula = COUNTED[node.op_type]
+    steps = next((len(operand) for operand in operands if isinstance(operand, list)), None)
+    if steps is None:
+        return formula(node, [operand for operand in operands if not isinstance(operand, list)])
+    columns = [operand if isinstance(operand, list) else [operand] * steps for operand in operands]
+    return sum(formula(node, list(shapes)) for shapes in zip(*columns, strict=True))
 
 
 def macs(model: ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import yaml
 
-from models import Extent, Frames, Model, Pictures, Tokens
+from models import Extent, Frames, Model, Pictures, Sentences, Tokens
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 POPULATION = 10_001  # draws that stand for the size distribution when a quantile is asked for
@@ -59,6 +59,20 @@ def quantile_sizes(symbols: Mapping[str, Extent], quantiles: Sequence[float], se
     return [dict(zip(symbols, map(int, row), strict=True)) for row in rows]
 
 
+def admissible_sizes(symbols: Mapping[str, Extent], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The named sizes; ValueError when they are not one admissible value for each symbol."""
+    if set(sizes) != set(symbols):
+        raise ValueError(
+            f"sizes of {', '.join(sizes)} are given: those of {', '.join(symbols) or 'nothing'} are wanted"
+        )
+    for symbol, value in sizes.items():
+        extent = symbols[symbol]
+        if value not in extent.values():
+            steps = f" in steps of {extent.step}" if extent.step > 1 else ""
+            raise ValueError(f"size {symbol} = {value} is not admissible: {extent.low} to {extent.high}{steps} is")
+    return dict(sizes)
+
+
 def concrete_shape(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a graph input at the given sizes; its symbolic dims read "s" or "<factor>*s"."""
     shape = []
@@ -79,12 +93,49 @@ def contents(
     if isinstance(content, Frames):
         _, length, bands = shapes["features"]
         return {"features": speech(description, length, bands, rng)[None], "length": np.array([length], np.int64)}
+    if isinstance(content, Sentences):
+        return sentence(shapes, rng, padded=variant in content.padded)
     if isinstance(content, Tokens):
         ids = token_ids(description, content, variant, shapes["input_ids"], rng)
         return {"input_ids": ids, "attention_mask": np.ones(shapes["attention_mask"], np.int64)}
     _, _, height, width = shapes["images"]
     arrays = {"images": normalise(picture(description, height, width, rng), content)}
     return arrays | point(height, width, rng) if content.point else arrays
+
+
+def sentence(shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator, *, padded: bool) -> dict[str, np.ndarray]:
+    """A random vector per word and, where the model reads `children`, a random binary tree over the words.
+
+    The tree has as many nodes as the arrays have rows, or with `padded` fewer: each possible number is as likely.
+    """
+    words = rng.standard_normal(shapes["words"], dtype=np.float32)
+    if "children" not in shapes:
+        return {"words": words}
+    rows = len(words)
+    leaves = int(rng.integers(1, (rows + 1) // 2 + 1)) if padded else (rows + 1) // 2
+    children = np.full((rows, 2), -1, np.int64)
+    children[: 2 * leaves - 1] = random_tree(leaves, rng)
+    words[children[:, 0] != 0] = 0
+    return {"words": words, "children": children}
+
+
+def random_tree(leaves: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """The children of each node of a binary tree in post-order: numbers of nodes counted from 1, zeros at a leaf.
+
+    Where a span of words is divided is uniform over the places between two of them.
+    """
+    rows: list[tuple[int, int]] = []
+
+    def grow(span: int) -> int:
+        if span == 1:
+            rows.append((0, 0))
+        else:
+            left = int(rng.integers(1, span))
+            rows.append((grow(left), grow(span - left)))
+        return len(rows)
+
+    grow(leaves)
+    return rows
 
 
 def point(height: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

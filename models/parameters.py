@@ -2,8 +2,8 @@
 
 A model is composed with spox. Its parameters enter the composition as graph inputs, so that no weight is copied or
 type-checked while the graph grows; `Parameters.assemble` then turns them into initializers and tidies the graph into
-what an exporter writes: constants are initializers, spox's connecting `Identity` nodes are gone, intermediates carry
-no shape annotations.
+what an exporter writes: constants are initializers, spox's connecting `Identity` nodes are gone, shapes of
+intermediates are declared as far as ONNX's own inference finds them.
 
 Every array is drawn from a generator keyed by (seed, parameter name): a parameter's value depends on nothing else, so
 adding a layer does not move the others. Names are those of the upstream checkpoint; where a BatchNorm has been folded
@@ -24,7 +24,7 @@ import numpy as np
 import spox
 from onnx import ModelProto, numpy_helper
 
-from models.assembly import drop_connecting_identities, hoist_constants
+from models.assembly import declare_shapes, drop_connecting_identities, hoist_constants, scalar_loop_counters
 from models.statistics import EPSILON, Batch
 
 SEED = 2024
@@ -43,6 +43,11 @@ def normal(shape: Sequence[int], std: float, mean: float = 0.0) -> Draw:
         return values
 
     return draw
+
+
+def constant(value: float) -> Draw:
+    """One number in place of random ones, float32."""
+    return lambda _: np.full((), value, np.float32)
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,7 @@ class Parameters:
         model.graph.name = name
         del model.graph.input[len(inputs) :]
         hoist_constants(model.graph)
+        scalar_loop_counters(model.graph)
         drop_connecting_identities(model.graph)
         return model
 
@@ -183,6 +189,7 @@ class Parameters:
         for parameter in self._arrays:
             model.graph.initializer.append(numpy_helper.from_array(self.array(parameter), parameter))
         _drop_pool_indices(model)
+        declare_shapes(model)
         return model
 
 

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
+import sod2
 from models import MODELS, build
 from models.execute_all import execute_all, walk
 from models.flops import macs
@@ -229,3 +230,37 @@ def test_multiply_adds_of_one_operator(text: str, shapes: list[tuple[int, ...]],
     model.graph.node[0].name = "node"
     inputs = {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
     assert macs(model, inputs) == {"node": expected}
+
+
+def test_sod2_compacts_dgnet() -> None:
+    compiled = sod2.compile(tiny("dgnet", "tiny-compact"))
+    for index in range(6):
+        inputs = draw("dgnet", (0, 0), index)
+        expected = run(tiny("dgnet", "tiny-masks"), inputs)[0]
+        np.testing.assert_allclose(compiled.run(inputs)["logits"], expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_dgnet_compaction_gives_what_masks_give_at_full_size() -> None:
+    models = {variant: build("dgnet", variant) for variant in ("full", "masks", "compact")}
+    for index in range(4):
+        shapes = {"images": (1, 3, 224, 224)}
+        inputs = contents(MODELS["dgnet"], "full", shapes, generator("test", index))
+        expected = run(models["masks"], inputs)[0]
+        for variant in ("full", "compact"):
+            np.testing.assert_allclose(run(models[variant], inputs)[0], expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_the_analysis_of_compaction_is_unknown_only_behind_nonzero() -> None:
+    facts = sod2.analyze(tiny("dgnet", "tiny-compact"))
+    behind: set[str] = set()
+    for node in facts.graph.nodes:
+        if node.op == "NonZero" or behind.intersection(node.inputs):
+            behind.update(node.outputs)
+    shapes = facts.shapes({"images": (1, 3, 224, 224)})
+    unknown = {name for name, shape in shapes.items() if shape is None}
+    assert unknown
+    assert unknown <= behind
+    last = [node.outputs[0] for node in facts.graph.nodes if node.inputs[-1].endswith("conv3.bias")]
+    assert len(last) == 4  # each block ends in all of its channels
+    assert all(shapes[name] is not None for name in (*last, "logits"))

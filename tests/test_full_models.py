@@ -14,7 +14,7 @@ import pytest
 
 import sod2
 from datasets.sample import Sampler
-from models import MODELS, build
+from models import MODELS, PAPER, build
 from models.execute_all import execute_all
 from models.inputs import generator, random_sizes
 from models.probe import Probe
@@ -35,7 +35,7 @@ class Full:
     samples: list[dict[str, np.ndarray]]
 
 
-@pytest.fixture(scope="module", params=sorted(MODELS))
+@pytest.fixture(scope="module", params=PAPER)
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Full]:
     name = request.param
     path = tmp_path_factory.mktemp(name) / f"{name}.onnx"

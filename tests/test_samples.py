@@ -222,6 +222,12 @@ def test_a_model_of_one_size_has_that_size_at_every_quantile(tmp_path: Path) -> 
         (["yolov6", "x.npz", "--quantiles", "0,2"], "leave the range 0..1"),
         (["yolov6", "x.npz", "--quantiles", "0,1", "--count", "3"], "--count 3 contradicts the 2 values"),
         (["yolov6", "absent/x.npz"], "folder 'absent'"),
+        (["yolov6", "x.npz", "--sizes", "h=7,w=21"], "size w = 21 is not admissible: 7 to 20 is"),
+        (["sde", "x.npz", "--sizes", "H=64,W=100"], "size W = 100 is not admissible: 64 to 224 in steps of 8 is"),
+        (["sde", "x.npz", "--sizes", "H=64"], "sizes of H are given: those of H, W are wanted"),
+        (["dgnet", "x.npz", "--sizes", "H=224,W=224"], "sizes of H, W are given: those of nothing are wanted"),
+        (["sde", "x.npz", "--sizes", "H=64,W=72", "--count", "2"], "--count 2 contradicts 1 times --sizes"),
+        (["lstm", "x.npz", "--data", "."], "is of no use to LSTM: its word vectors are generated"),
         (["yolov6", "x.npz", "--data", "nowhere"], "data folder 'nowhere' does not exist"),
     ],
 )
@@ -244,3 +250,22 @@ def test_script_runs_by_path_from_anywhere(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "codebert", "x.npz", "--variant", "tiny", "--quantiles", "0"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert (tmp_path / "x.npz").is_file()
+
+
+def test_named_sizes_are_drawn_in_their_order(tmp_path: Path) -> None:
+    sizes = ["--sizes", "H=64,W=80", "--sizes", "W=64,H=72"]
+    arrays, facts = draw(tmp_path, "sde", "--variant", "tiny", "--generated", *sizes)
+    assert [fact["sizes"] for fact in facts] == [{"H": 64, "W": 80}, {"W": 64, "H": 72}]
+    assert [arrays[f"{i}.images"].shape[2:] for i in range(2)] == [(64, 80), (72, 64)]
+
+
+def test_sizes_that_are_no_numbers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        sample.main(["sde", str(tmp_path / "x.npz"), "--sizes", "H=large"])
+    assert "invalid list of SYMBOL=VALUE value: 'H=large'" in capsys.readouterr().err
+
+
+def test_contents_of_packages_can_be_left_out(tmp_path: Path) -> None:
+    for flags, source in ((["--generated"], "random tokens for CodeSearchNet, seed 0, sample 0"), ([], "stdlib:")):
+        _, facts = draw(tmp_path, "codebert", "--variant", "tiny", "--quantiles", "0", *flags)
+        assert facts[0]["source"].startswith(source)
