@@ -18,6 +18,7 @@ from pathlib import Path
 
 from baselines import engine, rows, samples
 from baselines.measure import Measurement, Protocol
+from baselines.paths import write_paths
 from baselines.progress import say
 from baselines.reference import write_reference
 from baselines.session import EngineFailure
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--options", type=json.loads, default={}, help="the engine's options, as JSON")
     build.add_argument("--device", required=True)
     build.add_argument("--processor", required=True)
+    build.add_argument("--cores", default="all", help="set of CPUs that the device's file names")
     build.set_defaults(function=_build)
 
     reference = commands.add_parser("reference", help="unpack samples and add the reference outputs")
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _build(options: argparse.Namespace) -> None:
-    device = devices.load(options.device)
+    device = devices.load(options.device, options.cores)
     with _renamed(options.out) as part:
         engine.build(
             part,
@@ -85,7 +87,10 @@ def _build(options: argparse.Namespace) -> None:
 
 
 def _reference(options: argparse.Namespace) -> None:
-    """The reference is onnxruntime on the graph as written, run by the same protocol, always on the host."""
+    """The reference is onnxruntime on the graph as written, run by the same protocol, always on the host.
+
+    The outputs of near-by control paths lie beside it.
+    """
     device = devices.load("host")
     settings: engine.Options = {"optimise": False, "arena": False}
     limits = Protocol(**options.protocol).limits
@@ -102,12 +107,14 @@ def _reference(options: argparse.Namespace) -> None:
             processor="cpu",
         )
         write_reference(device, folder, part, limits)
+        write_paths(options.model, options.samples, part)
 
 
 def _measure(options: argparse.Namespace) -> None:
-    device = devices.load(options.device)
     protocol = Protocol(**options.protocol)
+    device = devices.load(options.device, protocol.cores)
     with device.lock():
+        device.connect()
         measurement = Measurement(
             device,
             options.processor,
@@ -116,8 +123,8 @@ def _measure(options: argparse.Namespace) -> None:
             samples=options.samples,
             protocol=protocol,
         )
-        busy = float(measurement.row.facts["load"])
-        if busy > device.cpus() / 2:
+        busy = measurement.row.facts["load"]
+        if busy is not None and busy > int(measurement.row.facts["cpus"]) / 2:
             say(f"warning: load of {device.name} is {busy} before measuring; figures will be worse than on an idle one")
         rows.write(options.out, measurement.rows(options.bundles))
 

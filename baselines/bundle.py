@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from baselines import environment
-from baselines.engine import PRELOAD, BuildFailed, add_hook
+from baselines.engine import PRELOAD, BuildFailed, Unsupported, add_hook
+from devices.device import Device
+from models.assembly import graphs
 from models.execute_all import execute_all
 
 CONTROL = ("switch", "all")
 """Values of the option `control`: `If` as the engine runs it, or both branches and a selection, as in the paper."""
-SOURCES = ("baselines/bundle.py", "baselines/runner.py", "baselines/environment.py", "models/execute_all.py")
+SOURCES = (
+    "baselines/bundle.py",
+    "baselines/runner.py",
+    "baselines/environment.py",
+    "models/assembly.py",
+    "models/execute_all.py",
+)
 RUNNER = Path(__file__).with_name("runner.py")
 
 
@@ -43,10 +51,10 @@ def place_model(model: Path, control: object, out: Path) -> Path:
 
 def drop_unused_indices(model: onnx.ModelProto) -> None:
     """Remove the second output of every MaxPool whose second output nothing reads, in place."""
-    graphs = list(_graphs(model.graph))
-    read = {name for graph in graphs for node in graph.node for name in node.input}
-    read |= {value.name for graph in graphs for value in graph.output}
-    for graph in graphs:
+    parts = list(graphs(model.graph))
+    read = {name for graph in parts for node in graph.node for name in node.input}
+    read |= {value.name for graph in parts for value in graph.output}
+    for graph in parts:
         for node in graph.node:
             if node.op_type == "MaxPool" and len(node.output) == 2 and node.output[1] not in read:
                 del node.output[1]
@@ -58,15 +66,6 @@ def argument_names(path: Path) -> dict[str, list[str]]:
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in weights]
     return {"inputs": inputs, "outputs": [value.name for value in graph.output]}
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every graph inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
 
 
 def write_probe(path: Path, size: int = 64) -> None:
@@ -87,12 +86,22 @@ def write_probe(path: Path, size: int = 64) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def place_runner(script: Path, out: Path) -> list[str]:
-    """Put a runner script, what it imports and the memory hook into the folder `out`; returns the bundle's command."""
+def place_runner(script: Path, out: Path, device: Device) -> list[str]:
+    """Put a runner script, what it imports and the memory hook into the folder `out`; returns the bundle's command.
+
+    For a device that is not this machine the engine's packages come along, to be run by the device's own Python; raises
+    Unsupported when its file names none.
+    """
+    if device.platform is not None and device.python is None:
+        raise Unsupported(f"its packages run under Python, and devices/{device.name}.yaml names none (key 'python')")
     for source in (script, RUNNER):
         shutil.copyfile(source, out / source.name)
-    add_hook(out)
-    return [*PRELOAD, relative(environment.python(script), out), script.name]
+    add_hook(out, device)
+    if device.platform is None or device.python is None:
+        return [*PRELOAD, relative(environment.python(script), out), script.name]
+    packages = environment.packages(script, device.platform.rpartition("-")[2], device.python)
+    (out / "site").symlink_to(relative(packages, out))
+    return [*PRELOAD, "PYTHONPATH=site", device.python, script.name]
 
 
 def run_script(python: Path, script: Path, arguments: Sequence[str], out: Path, modules: Sequence[Path] = ()) -> None:

@@ -10,6 +10,7 @@ a number of threads, the command speaks JSON lines:
     prints    N times {"sample", "repeat", "first", "latency_ns", "copy_ns", "bind_ns", "peak_bytes", "own_bytes"}
     reads     quit
 
+Either line may also have `unscheduled`, the second `hwm_bytes` and `phases_ns` (rows.py says what they mean).
 A failure is {"error": "one sentence"} and a non-zero status. With OUTPUTS, the outputs of the last inference lie there
 as `<I>.<k>.npy` before its line is printed. Everything else that an engine prints goes to standard error.
 
@@ -64,6 +65,9 @@ class BuildFailed(Exception):
 
 class Engine(ABC):
     """One engine; stateless."""
+
+    elsewhere: ClassVar[bool] = False
+    """Whether bundles can be built for devices that are not this machine."""
 
     tolerance: ClassVar[float] = 1e-2
     """Largest error, as a share of the output's scale, that still counts as the right answer."""
@@ -142,6 +146,10 @@ def build(
     engine = load(adapter)
     bundle = Bundle(name, adapter, engine.version(), dict(options), engine.tolerance)
     try:
+        if device.platform is not None and not engine.elsewhere:
+            raise Unsupported(
+                f"adapter '{adapter}' builds for this machine alone, and {name} is asked for {device.name}"
+            )
         bundle = dataclasses.replace(bundle, command=engine.build(model, device, processor, options, out))
     except Unsupported as reason:
         bundle = dataclasses.replace(bundle, unsupported=str(reason))
@@ -151,13 +159,14 @@ def build(
     return bundle
 
 
-def add_hook(out: Path) -> None:
-    """Compile the counter of live bytes into the bundle `out`, to be preloaded by PRELOAD."""
+def add_hook(out: Path, device: Device) -> None:
+    """Compile the counter of live bytes for the device into the bundle `out`, to be preloaded by PRELOAD."""
     # Here, so that reading the configuration does not load the compiler.
     from sod2.codegen import target  # noqa: PLC0415
 
-    host = target.host()
-    target.link_shared(host, target.compile_objects(host, [HOOK], (), target.default_cache()), out / "libmemhook.so")
+    machine = device.target(static=False)
+    objects = target.compile_objects(machine, [HOOK], (), target.default_cache() / "objects")
+    target.link_shared(machine, objects, out / "libmemhook.so")
 
 
 def fingerprint(adapter: str) -> str:

@@ -56,6 +56,25 @@ def python(script: Path) -> Path:
     return folder / "bin" / "python"
 
 
+def packages(script: Path, machine: str, python: str) -> Path:
+    """A folder with what the script's header pins, as wheels for another machine (`aarch64`) and its `python3.N`."""
+    name = script.stem.removesuffix("_runner")
+    version = Path(python).name.removeprefix("python")
+    digest = hashlib.sha256(header(script).encode()).hexdigest()[:12]
+    folder = ENVIRONMENTS / f"{name}-{digest}-{machine}-{version}"
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with (ENVIRONMENTS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = folder.with_name(f"{folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            system = ["--python-platform", f"{machine}-manylinux_2_28", "--python-version", version]
+            command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--only-binary", ":all:", *system]
+            subprocess.run([*command, "--target", str(part), "-r", str(script)], check=True)
+            os.rename(part, folder)
+    return folder
+
+
 def _create(script: Path, folder: Path) -> None:
     # A virtual environment can be renamed: nothing in it but console scripts, which are not used, knows its path.
     part = folder.with_suffix(".part")
@@ -63,7 +82,9 @@ def _create(script: Path, folder: Path) -> None:
     tool = uv.find_uv_bin()
     subprocess.run([tool, "venv", "--quiet", "--python", interpreter_for(script), str(part)], check=True)
     interpreter = str(part / "bin" / "python")
-    subprocess.run([tool, "pip", "install", "--quiet", "--python", interpreter, "-r", str(script)], check=True)
+    # Compiled now: where Python is told to write no bytecode, every start of an engine would compile its packages.
+    install = [tool, "pip", "install", "--quiet", "--compile-bytecode", "--python", interpreter, "-r", str(script)]
+    subprocess.run(install, check=True)
     os.rename(part, folder)
 
 

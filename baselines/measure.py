@@ -3,17 +3,18 @@
 For every sample, by ascending size, and every round, each engine gets its turn of one inference; who begins rotates.
 Slow changes of the machine (heat, frequency, neighbours) then meet all engines alike. Round 0 is the first run at the
 sample's shape; its outputs, and those of the last round, are compared with the reference before any latency of the
-engine on that sample counts.
+engine on that sample counts. Outputs that belong to another control path cost the engine that sample, with the status
+`path differs`: its time is that of other work.
 
 A failing engine costs its own rows only: the sample gets one `failed` row, and the next sample a new process. An
-engine whose process failed twice in a row is not tried again. Trouble of the device or of the harness is an exception.
+engine whose process failed twice in a row is not tried again. A sample during which the device was lost, or lost speed
+(devices/steady.py), is measured again. Trouble of the device or of the harness is an exception.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from baselines.engine import ROOT, Bundle
+from baselines.paths import other_gate
 from baselines.progress import Progress, say
 from baselines.reference import compare
 from baselines.rows import Row
 from baselines.samples import Sample, array_files, read_index
-from baselines.session import INFERENCE, Answer, EngineFailure, Limits, Session
+from baselines.session import INFERENCE, OPTIONAL, READY, Answer, EngineFailure, Limits, Session
 from devices.device import Device
+from devices.steady import Steady
 
 ATTEMPTS = 2
 
@@ -41,6 +44,7 @@ class Protocol:
     repeats: int
     time_limit_s: float
     memory_limit_gib: float
+    cores: str = "all"
 
     @property
     def limits(self) -> Limits:
@@ -58,7 +62,18 @@ class Contender:
     facts: dict[str, Any] = field(default_factory=dict)
     lines: list[Answer] = field(default_factory=list)
     error: float | None = None
+    status: str = "ok"
     reason: str | None = None
+
+    def fail(self, reason: str, status: str = "failed") -> None:
+        """The current sample gives no number."""
+        self.status, self.reason = status, reason
+
+    def drop(self) -> None:
+        """End the process; the next turn starts another."""
+        if self.session is not None:
+            self.session.kill()
+            self.session = None
 
 
 class Measurement:
@@ -71,8 +86,8 @@ class Measurement:
         self.samples = samples
         self.protocol = protocol
         self.index = sorted(read_index(samples), key=lambda sample: (sample.size, sample.index))
-        self.remote = device.push(samples)
-        self.outputs = device.scratch()
+        self.remote = device.files.push(samples)
+        self.outputs = device.files.scratch()
         self.row = Row(
             device=device.name,
             processor=processor,
@@ -99,13 +114,14 @@ class Measurement:
                     say(f"{row.model}: {row.engine} {row.status}: {row.reason}")
                     yield row
             progress = Progress(self.row.model, self.index, self.protocol.repeats + 1)
-            for sample in self.index:
-                yield from self._sample(contenders, sample, progress)
+            with self.device.steady() as steady:
+                for sample in self.index:
+                    yield from self._steadily(steady, contenders, sample, progress)
         finally:
             for contender in contenders:
                 if contender.session is not None:
                     contender.session.close()
-            shutil.rmtree(self.device.pull(self.outputs))
+            self.device.files.remove(self.outputs)
 
     def _enter(self, contender: Contender) -> Row | None:
         """Start an engine; a row when it takes no part."""
@@ -116,7 +132,7 @@ class Measurement:
         if bundle.failed is not None:
             return dataclasses.replace(row, status="failed", reason=bundle.failed)
         try:
-            self._start(contender)
+            self.device.repeat(lambda: self._start(contender))
         except EngineFailure as failure:
             return dataclasses.replace(row, status="failed", reason=f"at its start: {failure}")
         return None
@@ -135,16 +151,37 @@ class Measurement:
             threads=self.device.threads,
             limits=self.protocol.limits,
         )
-        contender.facts = {
-            key: contender.session.ready[key] for key in ("version", "threads", "weight_bytes", "load_ns")
-        }
+        ready = contender.session.ready
+        contender.facts = {key: ready[key] for key in (*READY, *OPTIONAL) if key in ready and key != "engine"}
+
+    def _steadily(
+        self, steady: Steady, contenders: Sequence[Contender], sample: Sample, progress: Progress
+    ) -> list[Row]:
+        """Rows of one sample, measured again when the device was lost or lost speed; they say where it stayed slow."""
+
+        def renew() -> None:
+            for contender in contenders:
+                contender.drop()
+            steady.hold()
+
+        failures = [contender.failures for contender in contenders]
+        for _ in range(steady.attempts):
+            for contender, count in zip(contenders, failures, strict=True):
+                contender.failures = count
+            steady.begin()
+            found = self.device.repeat(lambda: list(self._sample(contenders, sample, progress)), renew)
+            conditions = steady.end()
+            if conditions.get("throttled") is None:
+                break
+            say(f"{self.row.model} sample {sample.index} on {self.device.name}: {conditions['throttled']}")
+        return [dataclasses.replace(row, facts=row.facts | conditions) for row in found]
 
     def _sample(self, contenders: Sequence[Contender], sample: Sample, progress: Progress) -> Iterator[Row]:
         """All rounds of one sample."""
         for contender in contenders:
-            contender.lines, contender.error, contender.reason = [], None, None
+            contender.lines, contender.error, contender.status, contender.reason = [], None, "ok", None
             if contender.failures >= ATTEMPTS:
-                contender.reason = f"not tried after {ATTEMPTS} failures in a row"
+                contender.fail(f"not tried after {ATTEMPTS} failures in a row")
         for number in range(self.protocol.repeats + 1):
             start = number % max(1, len(contenders))
             for contender in (*contenders[start:], *contenders[:start]):
@@ -165,7 +202,7 @@ class Measurement:
         except EngineFailure as failure:
             contender.session = None
             contender.failures += 1
-            contender.reason = str(failure)
+            contender.fail(str(failure))
             return
         contender.failures = 0
         contender.lines.append(line)
@@ -174,11 +211,19 @@ class Measurement:
 
     def _check(self, contender: Contender, sample: Sample) -> None:
         """Compare the outputs with the reference and remove them."""
-        outputs = self.device.pull(self.outputs)
+        outputs = self.device.files.pull(self.outputs)
         error, reason = compare(self.samples / "reference", outputs, sample.index, contender.bundle.tolerance)
+        if reason is not None:
+            contender.fail(reason)
         if error is not None:
             contender.error = max(error, contender.error or 0.0)
-        contender.reason = reason
+            if (other := other_gate(self.samples, outputs, sample.index, error)) is not None:
+                gate, near = other
+                contender.fail(
+                    f"gate {gate} was decided otherwise: error {near:.1g} where it is inverted in the reference,"
+                    f" {error:.1g} where it is not",
+                    "path differs",
+                )
         for path in array_files(outputs, sample.index):
             path.unlink()
 
@@ -195,10 +240,11 @@ class Measurement:
             error=contender.error,
         )
         if contender.reason is not None:
-            yield dataclasses.replace(row, status="failed", reason=contender.reason)
+            yield dataclasses.replace(row, status=contender.status, reason=contender.reason)
             return
         for number, line in enumerate(contender.lines):
-            yield dataclasses.replace(row, repeat=number, **{key: line[key] for key in INFERENCE})
+            figures = {key: line[key] for key in (*INFERENCE, *OPTIONAL) if key in line}
+            yield dataclasses.replace(row, repeat=number, **figures)
 
 
 def revision() -> str:
@@ -210,5 +256,5 @@ def revision() -> str:
 
 def _latest(contender: Contender) -> str:
     if contender.reason is not None:
-        return "failed"
+        return contender.status
     return f"{contender.lines[-1]['latency_ns'] / 1e6:.1f} ms"

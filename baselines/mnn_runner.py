@@ -9,8 +9,9 @@
 
     env LD_PRELOAD=./libmnn_trace.so:./libmemhook.so python mnn_runner.py SAMPLES THREADS
 
-A change of shape is handled inside `Module.forward`, so there is no bind of its own. MNN packs weights at the first
-inference, and those of a branch when it is first taken; mnn_trace.c counts them, since MNN cannot tell. The tile of a
+A change of shape is handled inside `Module.forward`, so there is no bind of its own. MNN packs weights when it loads a
+model, and some of them at the first inference or when a branch is first taken; mnn_trace.c counts those, since MNN
+cannot tell. The tile of a
 Winograd convolution is chosen for the first shape and kept: the harness begins with the smallest. 64-bit integers are
 32-bit integers to MNN.
 """
@@ -32,6 +33,8 @@ take_output()  # MNN prints when it is imported
 import MNN  # type: ignore[import-not-found]  # noqa: E402
 from MNN import expr, nn  # noqa: E402
 
+RESIZE, SHAPES, CREATE, ALLOC = 0, 1, 2, 3  # categories of mnn_trace.c
+
 
 class Mnn(Backend):  # type: ignore[misc]
     """A module and the variables of its inputs and outputs."""
@@ -43,16 +46,27 @@ class Mnn(Backend):  # type: ignore[misc]
         library = ctypes.CDLL(None)
         if not hasattr(library, "sod2_mnn_weight_bytes"):
             raise RuntimeError("libmnn_trace.so is not preloaded, which counts MNN's weights")
+        self.trace = library
         self.all_packed = library.sod2_mnn_weight_bytes
-        self.all_packed.restype = ctypes.c_int64
-        self.names = json.loads(Path("names.json").read_text())
+        for function in (
+            self.all_packed,
+            library.sod2_mnn_calls,
+            library.sod2_mnn_ns,
+            library.sod2_mnn_alloc_in_shapes_ns,
+        ):
+            function.restype = ctypes.c_int64
+        self.settings = json.loads(Path("settings.json").read_text())
         self.module: Any = None
         self.staged: list[Any] = []
         self.results: list[Any] = []
 
     def load(self, threads: int) -> None:
-        self.module, self.runtime = _load("model.mnn", self.names["inputs"], self.names["outputs"], threads)
-        # On a model of its own: an inference of the real one would spare the first sample its first-run cost.
+        self.workers = threads
+        self._load_model()
+
+    def count_threads(self, threads: int) -> None:
+        """On a model of its own, since an inference of the real one would spare the first sample its first-run cost;
+        and before that is loaded, whose waiting workers would count."""
         probe, _runtime = _load("probe.mnn", ["x"], ["y"], threads)
         image = _variable(np.ones((1, 64, 64, 64), np.float32))
 
@@ -61,11 +75,16 @@ class Mnn(Backend):  # type: ignore[misc]
 
         self.threads = busy_threads(infer, threads)
 
+    def _load_model(self) -> None:
+        names = self.settings
+        self.module, self.runtime = _load("model.mnn", names["inputs"], names["outputs"], self.workers)
+
     def unload(self) -> None:
         self.release()
         self.module = self.runtime = None
 
     def start(self, threads: int, smallest: Arrays, hook: Hook) -> tuple[int, int]:
+        self.count_threads(threads)
         before = hook.settled()
         self.load(threads)
         weight_bytes = hook.settled() - before
@@ -73,8 +92,8 @@ class Mnn(Backend):  # type: ignore[misc]
         self.stage(smallest)
         self.infer()
         packed = int(self.all_packed()) - packed
-        if packed == 0:
-            raise RuntimeError(f"libmnn_trace.so saw no weights: it does not fit MNN {self.version}")
+        if self.trace.sod2_mnn_calls(CREATE) == 0:
+            raise RuntimeError(f"libmnn_trace.so saw no kernel made: it does not fit MNN {self.version}")
         weight_bytes += packed
         self.unload()
         start = time.perf_counter_ns()
@@ -82,6 +101,23 @@ class Mnn(Backend):  # type: ignore[misc]
         load_ns = time.perf_counter_ns() - start
         self.at_start = int(self.all_packed())
         return weight_bytes, load_ns
+
+    def prepare(self, sample: int, arrays: Arrays) -> None:
+        if self.settings["session"] == "new":
+            self.unload()
+            self.at_start = int(self.all_packed())
+
+    def bind(self, sample: int, arrays: Arrays) -> bool:
+        self.trace.sod2_mnn_reset()
+        if self.module is not None:
+            return False
+        self._load_model()
+        return True
+
+    def phases_ns(self) -> dict[str, int]:
+        resize, shapes, alloc = (int(self.trace.sod2_mnn_ns(category)) for category in (RESIZE, SHAPES, ALLOC))
+        shapes -= int(self.trace.sod2_mnn_alloc_in_shapes_ns())
+        return {"SL": shapes, "ST": resize - shapes - alloc, "Alloc": alloc}
 
     def stage(self, arrays: Arrays) -> int:
         self.staged = [_variable(array) for array in arrays]
@@ -103,7 +139,12 @@ class Mnn(Backend):  # type: ignore[misc]
 def _load(path: str, inputs: list[str], outputs: list[str], threads: int) -> tuple[Any, Any]:
     """A module, and its runtime, which must live as long."""
     runtime = nn.create_runtime_manager(({"backend": "CPU", "numThread": threads, "precision": "high"},))
-    return nn.load_module_from_file(path, inputs, outputs, runtime_manager=runtime, shape_mutable=True), runtime
+    # Rearranged, weights are packed while loading and the file's are dropped; otherwise both stay, twice the memory at
+    # the same speed.
+    module = nn.load_module_from_file(
+        path, inputs, outputs, runtime_manager=runtime, shape_mutable=True, rearrange=True
+    )
+    return module, runtime
 
 
 def _variable(array: np.ndarray) -> Any:

@@ -32,7 +32,7 @@ class OpenVino(Engine):
         if processor != "cpu":
             raise Unsupported(f"OpenVINO has a plugin for 'cpu' here, none for processor '{processor}'")
         bundle.place_model(model, options.get("control", "switch"), out)
-        return bundle.place_runner(RUNNER, out)
+        return bundle.place_runner(RUNNER, out, device)
 
 
 ENGINE = OpenVino()

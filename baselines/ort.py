@@ -13,18 +13,13 @@ inputs bound to preallocated buffers. `If` is lazy in onnxruntime: only the take
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import onnx
-
-from baselines import environment
-from baselines.engine import PRELOAD, Engine, Options, Unsupported, add_hook
+from baselines import bundle, environment
+from baselines.engine import Engine, Options, Unsupported
 from devices.device import Device
-from models.execute_all import execute_all
 
 RUNNER = Path(__file__).with_name("ort_runner.py")
 
@@ -32,12 +27,14 @@ RUNNER = Path(__file__).with_name("ort_runner.py")
 class OnnxRuntime(Engine):
     """onnxruntime from PyPI in an environment of its own."""
 
+    elsewhere = True
+
     options: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "arena": (True, False),
-        "control": ("switch", "all"),
+        "control": bundle.CONTROL,
         "optimise": (True, False),
     }
-    sources = ("baselines/ort_runner.py", "baselines/environment.py", "models/execute_all.py")
+    sources = ("baselines/ort_runner.py", *bundle.SOURCES)
 
     def version(self) -> str:
         return environment.pinned(RUNNER, "onnxruntime")
@@ -45,19 +42,10 @@ class OnnxRuntime(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"onnxruntime's wheel has no provider for processor '{processor}'")
-        if options.get("control", "switch") == "all":
-            onnx.save(execute_all(onnx.load(model, load_external_data=False)), out / "model.onnx")
-        else:
-            shutil.copyfile(model, out / "model.onnx")
-        weights = model.with_name(f"{model.name}.data")  # of large models; the graph refers to it by this name
-        if weights.exists():
-            shutil.copyfile(weights, out / weights.name)  # not a link: onnx refuses to follow links to weights
-        shutil.copyfile(RUNNER, out / RUNNER.name)
-        add_hook(out)
+        bundle.place_model(model, options.get("control", "switch"), out)
         settings = {"arena": options.get("arena", True), "optimise": options.get("optimise", True)}
-        (out / "options.json").write_text(json.dumps(settings) + "\n")
-        python = os.path.relpath(environment.python(RUNNER), out)
-        return [*PRELOAD, python, RUNNER.name]
+        (out / "settings.json").write_text(json.dumps(settings) + "\n")
+        return bundle.place_runner(RUNNER, out, device)
 
 
 ENGINE = OnnxRuntime()

@@ -43,9 +43,11 @@ def write_reference(device: Device, folder: Path, samples: Path, limits: Limits)
     Raises EngineFailure when it fails: without a reference nothing can be measured.
     """
     command = Bundle.read(folder).command
-    session = Session(device, folder, command, samples=device.push(samples), threads=device.threads, limits=limits)
-    outputs = device.scratch()
+    session = Session(
+        device, folder, command, samples=device.files.push(samples), threads=device.threads, limits=limits
+    )
+    outputs = device.files.scratch()
     for sample in read_index(samples):
         session.run(sample.index, 1, outputs)
     session.close()
-    shutil.move(device.pull(outputs), samples / "reference")
+    shutil.move(device.files.pull(outputs), samples / "reference")

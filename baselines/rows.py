@@ -2,7 +2,7 @@
 
 A row whose status is not `ok` stands for inferences that gave no number, and carries the reason: `unsupported` and
 engine-wide `failed` rows have no sample. Files are written under a temporary name and renamed, so that a file of rows
-is complete or absent.
+is complete or absent. `path differs` is a sample on which the engine took another control path than the reference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-STATUSES = ("ok", "unsupported", "failed")
+STATUSES = ("ok", "unsupported", "failed", "path differs")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,11 @@ class Row:
     latency_ns: int | None = None
     bind_ns: int | None = None
     copy_ns: int | None = None
+    phases_ns: dict[str, int] | None = None  # of the change of shape, where the engine tells: of MNN SL, ST, Alloc
+    unscheduled: float | None = None  # share of the time in code without a schedule, of engines that can tell
     peak_bytes: int | None = None
     own_bytes: int | None = None  # the engine's own report of its peak, where it has one
+    hwm_bytes: int | None = None  # VmHWM, the largest resident size of the whole process: a cross-check, never a ratio
     weight_bytes: int | None = None
     load_ns: int | None = None
     error: float | None = None  # against the reference, as a share of the output's scale

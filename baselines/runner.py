@@ -5,8 +5,9 @@ bundle beside it and needs nothing but numpy. What is measured, and in which ord
 
 1. `start`: load the model, and find out what it keeps.
 2. The first inference of a sample: `bind` (if the engine has such a step), `stage` (the copy of inputs, outside the
-   latency), `infer`. Further ones: `stage` where the engine overwrites its inputs, `infer`.
-3. Peak bytes over those of the loaded model and of the staged inputs.
+   latency), `infer`. Further ones: `discard` the last outputs, `stage` where the engine overwrites its inputs, `infer`.
+3. Peak bytes over those of the loaded model and of the staged inputs; beside them, as a cross-check that no ratio is
+   made of, VmHWM: the largest resident size of the whole process, weights and libraries included.
 
 An engine that packs weights or compiles kernels when it meets a shape (`packs_late`) would have these counted as
 intermediates. After its first inference of a sample, when the latency is taken, it is asked to `trim` itself to what is
@@ -31,8 +32,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-WORKING_NS = 2_000_000
-"""Processor time from which a thread counts as working; those that only wait take some microseconds."""
+COUNTED_NS = 200_000_000
+"""Processor time over which threads are counted."""
 COUNTING_S = 3.0
 """How long to wait for the last of the threads that were asked for, which other processes may keep from running."""
 
@@ -70,6 +71,10 @@ class Backend(ABC):
     """Whether an inference at a new shape leaves packed weights or compiled kernels behind; then `trim` is needed."""
     restages = False
     """Whether an inference destroys the inputs, so that they must be staged before each."""
+    reserved_bytes = 0
+    """What `start` left allocated for intermediates to come, an arena for example; it counts as theirs."""
+    unscheduled: float | None = None
+    """Share of the engine's time in code that has no schedule, of engines that can tell; known after `start`."""
 
     @abstractmethod
     def load(self, threads: int) -> None:
@@ -112,6 +117,9 @@ class Backend(ABC):
     def outputs(self) -> Arrays:
         """Outputs of the last inference."""
 
+    def discard(self) -> None:  # noqa: B027 - engines without it have nothing to do
+        """Drop the outputs of the last inference, where the engine lets the caller hold them; untimed."""
+
     def release(self) -> None:  # noqa: B027 - engines without it have nothing to do
         """Drop the inputs and outputs of the last sample, where the engine lets the caller hold them."""
 
@@ -126,6 +134,10 @@ class Backend(ABC):
         """The engine's own report of its peak of intermediates, or None."""
         return None
 
+    def phases_ns(self) -> dict[str, int] | None:
+        """Where the time of the last change of shape went, by the engine's phases, or None."""
+        return None
+
 
 class Runner:
     """A backend, the sample that is bound to it, and the bytes that are no intermediates."""
@@ -138,7 +150,7 @@ class Runner:
         smallest = self._arrays(backend.smallest)
         self.weight_bytes, self.load_ns = backend.start(threads, smallest, self.hook)
         del smallest
-        self.loaded = self.hook.settled()
+        self.loaded = self.hook.settled() - backend.reserved_bytes
         self.base = self.loaded
         self.sample: int | None = None
         self.staged: Arrays = []
@@ -167,18 +179,23 @@ class Runner:
         self.base = self.loaded + hook.settled() - before
         backend.prepare(sample, self.staged)
         hook.reset()
+        _reset_resident_peak()
         start = time.perf_counter_ns()
         bind_ns = time.perf_counter_ns() - start if backend.bind(sample, self.staged) else 0
         line = self._inference(bind_ns)
+        line["phases_ns"] = backend.phases_ns()
         if backend.packs_late:
             backend.trim()
             self.base = hook.settled() - self.copied
+            hook.reset()
             line["peak_bytes"] = self._inference(0)["peak_bytes"]
         self.sample = sample
         return line
 
     def _again(self) -> dict[str, Any]:
+        self.backend.discard()
         self.hook.reset()
+        _reset_resident_peak()
         return self._inference(0, stage=self.backend.restages)
 
     def _inference(self, bind_ns: int, stage: bool = True) -> dict[str, Any]:
@@ -194,6 +211,7 @@ class Runner:
             "bind_ns": bind_ns,
             "peak_bytes": int(self.hook.peak()) - self.base - self.copied - self.backend.packed_bytes(),
             "own_bytes": self.backend.own_bytes(),
+            "hwm_bytes": _resident_peak(),
         }
 
     def _arrays(self, sample: int) -> Arrays:
@@ -204,24 +222,43 @@ class Runner:
 
 
 def busy_threads(work: Callable[[], object], wanted: int) -> int:
-    """Threads of this process, the caller included, that work while `work` is called.
+    """Threads of this process that share the work: processor time of all of them over that of the busiest one.
 
-    Calls end when `wanted` threads have worked and again as much time has passed, in which a further one would show.
+    Not their number, because an engine's caller may take part now and then beside a pool of as many threads as were
+    asked for, of which never more work at a time. Counted over COUNTED_NS at least, and for COUNTING_S at most while
+    the wanted number is not seen, which other processes may delay.
     """
     work()  # threads that start on first use are there from now on
-    before = {thread: _processor_time(thread) for thread in _threads()}
-    start = time.perf_counter()
-    count, enough = 0, None
-    while (now := time.perf_counter()) < start + COUNTING_S and (enough is None or now < enough):
+    before, start = processor_times(), time.perf_counter()
+    count, spent = 0, [0]
+    while sum(spent) < COUNTED_NS or (count != wanted and time.perf_counter() < start + COUNTING_S):
         work()
-        count = sum(_processor_time(thread) - before.get(thread, 0) >= WORKING_NS for thread in _threads())
-        if count >= wanted and enough is None:
-            enough = start + 2 * (time.perf_counter() - start)
+        spent = [now - before.get(thread, 0) for thread, now in processor_times().items()]
+        count = round(sum(spent) / max(1, *spent))
     return count
+
+
+def processor_times() -> dict[int, int]:
+    """Processor time of every thread of this process in nanoseconds."""
+    return {thread: _processor_time(thread) for thread in _threads()}
+
+
+def thread_count() -> int:
+    """Threads that this process has."""
+    return len(_threads())
 
 
 def _threads() -> list[int]:
     return [int(name) for name in os.listdir("/proc/self/task")]
+
+
+def _reset_resident_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to the resident size
+
+
+def _resident_peak() -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _processor_time(thread: int) -> int:
@@ -258,6 +295,7 @@ def serve(make: Callable[[], Backend], samples: Path, threads: int, commands: Te
                 "threads": backend.threads,
                 "weight_bytes": runner.weight_bytes,
                 "load_ns": runner.load_ns,
+                "unscheduled": backend.unscheduled,
             }
         )
         for line in commands:

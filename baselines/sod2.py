@@ -19,6 +19,7 @@ from devices.device import Device
 class Sod2(Engine):
     """The compiler of this repository."""
 
+    elsewhere = True
     tolerance = 1e-4
     options: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "fusion": ("none", "static", "rdp"),
@@ -36,7 +37,17 @@ class Sod2(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"no code generator for processor '{processor}'; the only one is for 'cpu'")
-        command = [sys.executable, "-m", "sod2", "compile", str(model), "-o", str(out), *flags(options)]
+        command = [
+            sys.executable,
+            "-m",
+            "sod2",
+            "compile",
+            str(model),
+            "-o",
+            str(out),
+            *flags(options),
+            *_target(device),
+        ]
         result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         sys.stderr.write(result.stderr)
         if result.returncode != 0:
@@ -46,6 +57,12 @@ class Sod2(Engine):
 
 
 ENGINE = Sod2()
+
+
+def _target(device: Device) -> list[str]:
+    """Which machine the compiler compiles for, as its command line takes it."""
+    known = {"target": device.platform, "cpu": device.cpu, "cc": device.cc}
+    return [word for name, value in known.items() if value is not None for word in (f"--{name}", value)]
 
 
 def flags(options: Options) -> list[str]:

@@ -1,17 +1,22 @@
 """TFLite and its successor LiteRT on the CPU, with fixed shapes and paths, as the paper ran TFLite.
 
 Each sample gets a model of its own, converted by onnx2tf for the sample's shapes with the branches that it takes. The
-converter runs on the host when the sample is first asked for (seconds to a minute), is not timed, and its results stay
-in the bundle. TFLite's answer to new shapes is a re-initialisation, which is in the bind time. Options:
+converter runs on the host when the sample is first asked for (seconds), is not timed, and its results lie in a folder
+for each model, by content (results/tflite/), which all these engines share. TFLite's answer to new shapes is a
+re-initialisation, which is in the bind time. Options:
 
 * `runtime`: "litert" is the successor; "tflite" is tflite-runtime 2.14.0, the last of its name.
 * `xnnpack`: whether the XNNPACK delegate computes (the default of both runtimes).
+* `memory`: "sod2" holds every sample to the peak that SoD² has on it, by rematerialising the graph (tflite_remat.py);
+  whether that was enough is for figure 11 to say, from the peaks in the rows. "free" does not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -19,25 +24,32 @@ from typing import ClassVar
 import onnx
 
 from baselines import bundle, environment
-from baselines.engine import Engine, Options, Unsupported
+from baselines.engine import BuildFailed, Engine, Options, Unsupported
+from baselines.sod2 import ENGINE as SOD2
 from devices.device import Device
 
 FOLDER = Path(__file__).parent
 CONVERTER = FOLDER / "tflite_convert.py"
-SESSION = FOLDER / "tflite_session.py"
+MODULES = (CONVERTER, FOLDER / "tflite_remat.py", FOLDER / "tflite_session.py")
 RUNNERS = {"litert": FOLDER / "litert_runner.py", "tflite": FOLDER / "tflite_runner.py"}
+MODELS = Path("results/tflite")
+"""A folder for each model, with what was converted from it."""
 
 
 class Tflite(Engine):
     """LiteRT or tflite-runtime from PyPI, each in an environment of its own; the converter in a third."""
 
-    options: ClassVar[Mapping[str, tuple[object, ...]]] = {"runtime": tuple(RUNNERS), "xnnpack": (True, False)}
+    options: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "runtime": tuple(RUNNERS),
+        "xnnpack": (True, False),
+        "memory": ("free", "sod2"),
+    }
     sources = (
-        "baselines/tflite_convert.py",
-        "baselines/tflite_session.py",
-        "baselines/tflite_runner.py",
+        "baselines/tflite_*.py",
         "baselines/litert_runner.py",
         *bundle.SOURCES,
+        "baselines/sod2.py",
+        *SOD2.sources,
     )
 
     def version(self) -> str:
@@ -54,19 +66,53 @@ class Tflite(Engine):
             converter, _ = environment.python(CONVERTER), environment.python(runner)
         except environment.NoInterpreter as reason:
             raise Unsupported(str(reason)) from reason
-        probe = out / "probe.onnx"
-        bundle.write_probe(probe)
-        bundle.run_script(converter, CONVERTER, [probe.name, "probe.tflite", "[[1, 64, 64, 64]]", ""], out)
-        probe.unlink()
-        bundle.place_model(model, "switch", out)
-        for source in (CONVERTER, SESSION):
+        shutil.copyfile(_probe(converter, out), out / "probe.tflite")
+        models = _models(bundle.place_model(model, "switch", out))
+        for source in MODULES:
             shutil.copyfile(source, out / source.name)
-        settings = {
+        settings: dict[str, object] = {
             "xnnpack": options.get("xnnpack", True),
-            "converter": [bundle.relative(converter, out), CONVERTER.name],
+            "models": bundle.relative(models, out),
+            "converter": [bundle.relative(converter, out), CONVERTER.name, bundle.relative(models / "model.onnx", out)],
+            "limit": None,
         }
+        if options.get("memory", "free") == "sod2":
+            (out / "limit").mkdir()
+            settings["limit"] = SOD2.build(model, device, processor, {}, out / "limit")
         (out / "settings.json").write_text(json.dumps(settings) + "\n")
-        return bundle.place_runner(runner, out)
+        return bundle.place_runner(runner, out, device)
 
 
 ENGINE = Tflite()
+
+
+def _probe(converter: Path, out: Path) -> Path:
+    """The converted model of one convolution, on which runners count threads."""
+    source = out / "probe.onnx"
+    bundle.write_probe(source)
+    folder = _models(source)
+    probe = folder / "probe.tflite"
+    if not probe.exists():
+        request = {"shapes": [[1, 64, 64, 64]], "path": "", "out": str(probe.absolute())}
+        bundle.run_script(converter, CONVERTER, [str((folder / source.name).absolute()), json.dumps(request)], out)
+        if not probe.exists():
+            raise BuildFailed("onnx2tf does not convert even one convolution")
+    return probe
+
+
+def _models(model: Path) -> Path:
+    """Move an ONNX file and its weights to the folder for what is converted from it, and return that folder."""
+    files = [model, *model.parent.glob("*.onnx.data")]
+    state = hashlib.sha256(CONVERTER.read_bytes())
+    for file in files:
+        state.update(file.read_bytes())
+    folder = MODELS / state.hexdigest()[:16]
+    MODELS.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=MODELS))
+    for file in files:
+        shutil.move(file, part)
+    try:
+        part.rename(folder)
+    except OSError:  # it exists
+        shutil.rmtree(part)
+    return folder

@@ -24,30 +24,46 @@
 # ///
 """ONNX to TFLite for one set of input shapes and one path, as the paper ran TFLite; in an environment of its own.
 
-    python tflite_convert.py MODEL.onnx OUT.tflite '[[1, 3, 224, 224]]' 0110
+    python tflite_convert.py MODEL.onnx [REQUEST...]
+
+A request is the JSON {"out", "shapes", "path"}; without arguments each line of the input is one. It is answered by
+{"done": true} or {"error"} on a line. One process converts all samples of a model, since importing the converter and
+reading the model take as long as a conversion.
 
 The shapes are those of the inputs in the model's order, the path has a character per `If` in order of execution: 1
 keeps its then-branch, 0 its else-branch, anything else marks one that is not reached. Every branch that is not taken is
 cut away, so the graph is static, and is simplified as such (onnxsim) before onnx2tf converts it. Inputs keep their
-layout; outputs of four dimensions come out channels last.
+layout; outputs of four dimensions come out channels last. A request {"out", "source", "budget"} is another: the TFLite
+file `source` is changed to keep no more than `budget` bytes of intermediates (tflite_remat.py), and the answer says how
+many live at once before and after, {"done": [bytes, bytes]}.
 
-onnx2tf 2.6.9 has no TFLite operator for the indices of a max pooling, which are dropped when nothing reads them, and
-mixes up the widths of a sum over 64-bit integers, which is made in single precision (exact below 2^24).
+Of onnx2tf, the steps that lead to the single-precision file are called one by one: its own entry also writes the model
+in half precision, which doubles the time. onnx2tf 2.6.9 has no TFLite operator for the indices of a max pooling, which
+are dropped when nothing reads them, and mixes up the widths of a sum over 64-bit integers, which is made in single
+precision (exact below 2^24).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import shutil
+import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 Shapes = Sequence[Sequence[int]]
+
+LARGE = 1 << 16
+"""Bytes of a weight from which it stands aside of the simplifier."""
+KEPT_BYTES = 1 << 30
+"""Files of a model that are kept, newest first; the models of some have half a gigabyte each."""
+UNMERGED = {"MatMul", "Gemm", "Gather"}
+"""Operators into whose operands the simplifier merges nothing."""
 
 
 def fix(model: ModelProto, shapes: Shapes, path: str) -> None:
@@ -124,33 +140,90 @@ def _float_sum(node: NodeProto) -> list[NodeProto]:
     ]
 
 
-def convert(model: ModelProto, out: Path) -> None:
-    """Write a static model as TFLite in single precision."""
-    import onnx2tf  # here, so that tests of the rest need only onnx  # noqa: PLC0415
-    import onnxsim  # noqa: PLC0415
+def simplify(model: ModelProto) -> ModelProto:
+    """The static model with constants folded and BatchNorm merged into convolutions.
 
+    Large operands of matrix products and gathers stand aside as inputs: nothing merges into them, and copying them
+    through the simplifier takes longer than everything else it does.
+    """
+    import onnxsim  # here, so that tests of the rest need only onnx  # noqa: PLC0415
+
+    readers: dict[str, set[str]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type)
+    apart, kept = [], []
+    for tensor in model.graph.initializer:
+        aside = len(tensor.raw_data) > LARGE and readers[tensor.name] <= UNMERGED
+        (apart if aside else kept).append(tensor)
+    inputs = len(model.graph.input)
+    model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in apart)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
     simple, _ = onnxsim.simplify(model)
-    mend(simple.graph)
-    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
-        source = Path(folder) / "model.onnx"
-        onnx.save(simple, source)  # onnx2tf rewrites the file that it is given
-        onnx2tf.convert(
-            input_onnx_file_path=str(source),
-            output_folder_path=folder,
-            keep_shape_absolutely_input_names=[value.name for value in simple.graph.input],
-            not_use_onnxsim=True,
-            non_verbose=True,
-        )
-        shutil.move(Path(folder) / "model_float32.tflite", out)
+    del simple.graph.input[inputs:]
+    simple.graph.initializer.extend(apart)
+    return simple  # type: ignore[no-any-return]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Convert one model; the file appears complete or not at all."""
-    source, out, shapes, path = arguments
+def convert(model: ModelProto, out: Path) -> None:
+    """Write a static model as TFLite in single precision; the file appears complete or not at all."""
+    from onnx2tf import tflite_builder as onnx2tf  # noqa: PLC0415
+
+    model = simplify(model)
+    mend(model.graph)
+    onnx2tf.register_default_preprocess_rules()
+    model, _ = onnx2tf.run_preprocess_pipeline(onnx_graph=model)
+    lowered = onnx2tf.lower_onnx_to_ir(
+        onnx_graph=model,
+        output_file_name=out.stem,
+        transpose_inputs_to_nhwc=True,
+        keep_shape_absolutely_input_names=[value.name for value in model.graph.input],
+        show_progress=False,
+    )
+    lowered = onnx2tf.clone_model_ir_with_float32(lowered)
+    onnx2tf.prune_identity_cast_operators(lowered, preserve_model_outputs=True)
+    onnx2tf.optimize_redundant_transpose_operators(lowered, preserve_model_outputs=True)
+    index = onnx2tf.ModelIRGraphIndex(lowered)
+    onnx2tf._optimize_constant_binary_elementwise_chains(lowered, graph_index=index)
+    onnx2tf.run_model_ir_validation_pipeline(lowered, graph_index=index)
+    part = out.with_suffix(".part")
+    schema = onnx2tf.load_schema_module(str(out.parent))
+    onnx2tf.write_model_file(schema_tflite=schema, model_ir=lowered, output_tflite_path=str(part))
+    part.replace(out)
+
+
+def answer(model: ModelProto, request: dict[str, Any]) -> object:
+    """Do what is asked, and make room by removing the oldest files of the folder."""
+    out = Path(request["out"])
+    if "budget" in request:
+        from tflite_remat import rewrite  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        return rewrite(Path(request["source"]), out, request["budget"])
+    fixed = ModelProto()
+    fixed.CopyFrom(model)
+    fix(fixed, request["shapes"], request["path"])
+    convert(fixed, out)
+    files = sorted(out.parent.glob("*.tflite"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for file, size in zip(files, itertools.accumulate(path.stat().st_size for path in files), strict=True):
+        if size > KEPT_BYTES and file != out:
+            file.unlink()
+    return True
+
+
+def serve(source: Path, requests: Iterable[str], answers: TextIO) -> None:
+    """Convert a model as often as asked."""
     model = onnx.load(source)
-    fix(model, json.loads(shapes), path)
-    convert(model, Path(out))
+    for line in requests:
+        try:
+            result: dict[str, object] = {"done": answer(model, json.loads(line))}
+        except Exception as error:  # whatever a converter of a hundred thousand lines may raise
+            result = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        answers.write(json.dumps(result) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    output = os.fdopen(os.dup(1), "w")  # for answers alone: whatever else prints goes to standard error
+    os.dup2(2, 1)
+    serve(Path(sys.argv[1]), sys.argv[2:] or sys.stdin, output)

@@ -1,8 +1,14 @@
 """TFLite and LiteRT behind the runner protocol, with a model of its own for each sample; copied into their bundles.
 
-A sample's model is made when the sample is first asked for, untimed, by the converter whose command is in the bundle
-(tflite_convert.py), and kept in the bundle. Changing the sample is a re-initialisation: the bind makes an interpreter
-and lets it allocate, which includes packing of weights.
+A sample's model is made when the sample is first asked for, untimed, by the converter (tflite_convert.py), in a folder
+that all bundles of the model share: engines are measured in turns, so the first makes it and the others find it there.
+Changing the sample is a re-initialisation: the bind makes an interpreter and lets it allocate, which includes packing
+of weights.
+
+Under the memory limit of another engine, that engine's bundle lies in a folder of ours. It runs the sample once, and
+its peak is the budget; the sample's model runs once as it is, and what it takes beyond the bytes that must live at once
+is no intermediate. What the budget leaves of it is what the model is rematerialised to. Whether the result keeps to the
+budget is seen in the rows.
 
 Weights lie in the file, which is mapped and not counted. XNNPACK packs them into memory that cannot be told from its
 other buffers: the size of those that it packs in the file, the least that they take, is taken off the peak instead.
@@ -25,6 +31,30 @@ from runner import Arrays, Backend, Hook, busy_threads  # type: ignore[import-no
 PACKED = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL")
 
 
+class Converter:
+    """The process that converts the samples of a model; started at the first request, and ends with this process."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, **request: object) -> Any:
+        """What the converter answers; RuntimeError when it fails."""
+        if self.process is None:
+            plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, env=plain, text=True)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"ended with status {self.process.wait()}"}
+        if "error" in answer:
+            raise RuntimeError(f"the converter failed: {answer['error']}")
+        return answer["done"]
+
+
 class Tflite(Backend):  # type: ignore[misc]
     """An interpreter of the current sample's model; `library` is the interpreter's module."""
 
@@ -33,6 +63,7 @@ class Tflite(Backend):  # type: ignore[misc]
         self.version = version
         self.library = library
         self.settings = json.loads(Path("settings.json").read_text())
+        self.converter = Converter(self.settings["converter"])
         self.threads = 0
         self.wanted = 0
         self.model = Path()
@@ -47,13 +78,15 @@ class Tflite(Backend):  # type: ignore[misc]
 
     def start(self, threads: int, smallest: Arrays, hook: Hook) -> tuple[int, int]:
         """Nothing is loaded yet; the bytes are those of the smallest sample's file."""
+        self.hook = hook
         self.load(threads)
-        # Of one operator: built-in kernels of different operators have different pools, which take turns.
+        # Of one operator: built-in kernels of different operators have different pools, which take turns, or none.
         self.interpreter = self._interpreter(Path("probe.tflite"))
-        self.stage([np.ones((1, 64, 64, 64), np.float32)])
+        (place,) = self.interpreter.get_input_details()
+        self.stage([np.ones(place["shape"], np.float32)])
         self.threads = busy_threads(self.infer, threads)
         self.unload()
-        self.prepare(self.smallest, smallest)
+        self._convert(self.smallest, smallest)
         start = time.perf_counter_ns()
         self.bind(self.smallest, smallest)
         load_ns = time.perf_counter_ns() - start
@@ -61,16 +94,52 @@ class Tflite(Backend):  # type: ignore[misc]
         return self.model.stat().st_size, load_ns
 
     def prepare(self, sample: int, arrays: Arrays) -> None:
-        shapes = json.dumps([list(array.shape) for array in arrays])
+        self._convert(sample, arrays)
+        if self.settings["limit"]:
+            self._keep_to(self._limit(sample), arrays)
+
+    def _convert(self, sample: int, arrays: Arrays) -> None:
+        """Have the sample's model."""
+        shapes = [list(array.shape) for array in arrays]
         path = _path(self.samples, sample)
-        self.model = Path(f"fixed-{shapes}-{path}.tflite".replace(" ", ""))
+        name = f"{'-'.join('x'.join(map(str, shape)) for shape in shapes)}-{path}.tflite"
+        self.model = Path(self.settings["models"]) / name
         if not self.model.exists():
-            environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-            command = [*self.settings["converter"], "model.onnx", str(self.model), shapes, path]
-            result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            if result.returncode != 0:
-                last = result.stderr.strip().splitlines()[-1:]
-                raise RuntimeError(f"the converter failed for input shapes {shapes}: {' '.join(last)}")
+            self.converter.ask(out=str(self.model.absolute()), shapes=shapes, path=path)
+
+    def _limit(self, sample: int) -> int:
+        """Peak bytes of the engine whose memory is the limit, on a sample."""
+        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        command = [*self.settings["limit"], str(self.samples.absolute()), str(self.wanted)]
+        words = f"run {sample} 2\nquit\n"
+        result = subprocess.run(
+            command, cwd="limit", input=words, env=plain, stdout=subprocess.PIPE, text=True, check=True
+        )
+        return max(json.loads(line)["peak_bytes"] for line in result.stdout.splitlines()[1:])
+
+    def _keep_to(self, budget: int, arrays: Arrays) -> None:
+        """Replace the sample's model by one that keeps to the budget, where recomputing can do it."""
+        taken = self._peak(arrays)
+        if taken <= budget:
+            return
+        source, self.model = self.model, Path("limited.tflite")
+        live, _ = self._rematerialise(source, 1 << 62)
+        self._rematerialise(source, max(0, budget - max(0, taken - live)))
+
+    def _rematerialise(self, source: Path, budget: int) -> list[int]:
+        out = str(self.model.absolute())
+        return self.converter.ask(out=out, source=str(source.absolute()), budget=budget)  # type: ignore[no-any-return]
+
+    def _peak(self, arrays: Arrays) -> int:
+        """Peak bytes of the current model, by the rules of runner.py."""
+        before = self.hook.settled()
+        self.hook.reset()
+        self.interpreter = self._interpreter(self.model)
+        copied = self.stage(arrays)
+        self.infer()
+        peak = int(self.hook.peak()) - before - copied - self.packed_bytes()
+        self.release()
+        return peak
 
     def bind(self, sample: int, arrays: Arrays) -> bool:
         self.interpreter = self._interpreter(self.model)

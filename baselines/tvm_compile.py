@@ -2,9 +2,9 @@
 
     python tvm_compile.py model.onnx model.so THREADS scheduled|stock
 
-Writes the library, and model.json: {"dims": [[input, axis, factor], ...], "unscheduled": [names of functions]}. The VM
-cannot solve 32 h for h, so symbols that occur only multiplied are one more argument of `main`, a shape; "dims" says how
-to get each from the inputs.
+Writes the library, and model.json: {"dims": [[input, axis, factor], ...], "scheduled", "unscheduled": [names of the
+functions that keep TVM's own code]}. The VM cannot solve 32 h for h, so symbols that occur only multiplied are one more
+argument of `main`, a shape; "dims" says how to get each from the inputs.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ def compile_model(model: onnx.ModelProto, threads: int, scheduled: bool) -> tupl
     settings = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": threads}
     target = tvm.target.Target(settings)
     module = import_model(model)
-    facts: dict[str, Any] = {"dims": add_dims(module), "unscheduled": []}
+    facts: dict[str, Any] = {"dims": add_dims(module), "scheduled": scheduled, "unscheduled": []}
     t = relax.transform
-    with target:
+    # TVM shares common subexpressions of sizes through a variable of floats, at which its own code generator fails
+    # (bilinear Resize to symbolic sizes); LLVM shares them again.
+    with target, tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         for step in (
+            t.ConvertToDataflow(),  # the importer does it for `main` alone, and only dataflow is fused
             t.DecomposeOpsForInference(),
             t.CanonicalizeBindings(),
             t.FoldConstant(),
@@ -71,7 +74,18 @@ def compile_model(model: onnx.ModelProto, threads: int, scheduled: bool) -> tupl
             module = step(module)
         if scheduled:
             facts["unscheduled"] = apply(module)
-        return tvm.compile(module, target=target), facts
+        return _build(module, target), facts
+
+
+def _build(module: Any, target: Any) -> Any:
+    """The executable; reshapes of intermediates are copies where TVM cannot prove the sizes of some divisible."""
+    try:
+        relax.transform.RewriteDataflowReshape()(module)  # by itself, as a question; the build does it again
+    except tvm.error.InternalError:
+        context = tvm.transform.PassContext.current()
+        with tvm.transform.PassContext(config=context.config, disabled_pass=["RewriteDataflowReshape"]):
+            return tvm.compile(module, target=target)
+    return tvm.compile(module, target=target)
 
 
 def main(arguments: list[str]) -> None:

@@ -2,7 +2,8 @@
 
 * `If`: the importer emits both bodies before the `If`, so both always run. Here each branch becomes a private function
   of the values it captures and of their symbolic dims, which is called by the branch: only the taken one runs.
-* `Resize` to symbolic sizes, `Range` up to a symbolic limit, and `Reshape` of a symbolic scalar to a vector.
+* Arithmetic with single dims (`Shape` with start and end), `Resize` to symbolic sizes, `Range` between symbolic
+  numbers, and `Reshape` of a symbolic scalar to a vector.
 * `ConvTranspose` whose kernel is its stride is written as a convolution, for which there are schedules.
 * `LSTM` over a sequence of one step, which the importer lacks, is written out as matrix products and elementwise
   operators. Longer sequences are refused by name.
@@ -11,13 +12,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
+from assembly import graphs  # type: ignore[import-not-found]  # of models/, copied beside this script
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 from tvm import relax, tirx  # type: ignore[import-not-found]
 from tvm.ir import GenericConst, is_prim_expr  # type: ignore[import-not-found]
 from tvm.relax.frontend.onnx import onnx_frontend as frontend  # type: ignore[import-not-found]
@@ -27,13 +29,22 @@ Inputs = Sequence[Any]
 
 def import_model(model: onnx.ModelProto) -> Any:
     """The Relax module of an ONNX model; `main` takes its inputs in order."""
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         _write_out_lstm(graph)
     _write_out_transposed(model.graph)
     # The importer has no hooks for its operators and branches: its own functions are replaced while it works.
     numbers = itertools.count()
     branch = frontend.ONNXGraphImporter._convert_subgraph
-    converters = {**frontend._get_convert_map(), "Range": _Range, "Reshape": _Reshape, "Resize": _Resize}
+    converters = {
+        **frontend._get_convert_map(),
+        "Concat": _Concat,
+        "Range": _Range,
+        "Reshape": _Reshape,
+        "Resize": _Resize,
+        "Shape": _Shape,
+        "Slice": _Slice,
+        "Squeeze": _Squeeze,
+    }
 
     def outlined(self: Any, builder: Any, graph: GraphProto) -> Any:
         return _outline(lambda: branch(self, builder, graph), builder, f"branch_{next(numbers)}")
@@ -74,15 +85,57 @@ def symbols(types: Sequence[Any]) -> list[Any]:
     return found
 
 
+class _Shape(frontend.Shape):  # type: ignore[misc]
+    """`Shape` of one dim is a number: the importer computes with symbolic numbers, not with vectors of one."""
+
+    @classmethod
+    def _impl_v15(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        shape = super()._impl_v15(bb, inputs, attr, params)
+        one = isinstance(shape, relax.ShapeExpr) and len(shape.values) == 1
+        return shape.values[0] if one else shape
+
+
+def _vectors(inputs: Inputs) -> Inputs:
+    """The inputs with numbers as the vectors of one that the model has."""
+    values = (relax.ShapeExpr([value]) if is_prim_expr(value) else value for value in inputs)
+    return type(inputs)(values)  # the importer's own list, in which missing inputs are None
+
+
+class _Concat(frontend.Concat):  # type: ignore[misc]
+    """`Concat` of dims to a shape."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        return super()._impl_v13(bb, _vectors(inputs), attr, params)
+
+
+class _Slice(frontend.Slice):  # type: ignore[misc]
+    """`Slice` up to a dim."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        return super()._impl_v13(bb, _vectors(inputs), attr, params)
+
+
+class _Squeeze(frontend.Squeeze):  # type: ignore[misc]
+    """`Squeeze` of a dim to a number, which it is already."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
+        return inputs[0] if is_prim_expr(inputs[0]) else super()._impl_v13(bb, inputs, attr, params)
+
+
 class _Range(frontend.Range):  # type: ignore[misc]
-    """`Range` from 0 by 1 to a symbolic limit has that limit as its dim; the importer makes a new one."""
+    """`Range` by 1 or -1 between symbolic numbers has their difference as its dim; the importer makes a new one."""
 
     @classmethod
     def _impl_v12(cls, bb: Any, inputs: Inputs, attr: Any, params: Any) -> Any:
-        start, limit, delta = (frontend.get_constant(value, params) for value in inputs)
-        if is_prim_expr(limit) and _is(start, 0) and _is(delta, 1):
-            return relax.op.arange(0, limit, 1, "int64")
-        return super()._impl_v12(bb, inputs, attr, params)
+        start, limit, delta = (_number(frontend.get_constant(value, params)) for value in inputs)
+        if not any(is_prim_expr(value) for value in (start, limit)) or delta not in (1, -1):
+            return super()._impl_v12(bb, inputs, attr, params)
+        if delta == 1:
+            return relax.op.arange(start, limit, 1, "int64")
+        return relax.op.flip(relax.op.arange(limit + 1, start + 1, 1, "int64"), 0)
 
 
 class _Reshape(frontend.Reshape):  # type: ignore[misc]
@@ -119,17 +172,10 @@ class _Resize(frontend.Resize):  # type: ignore[misc]
         )
 
 
-def _is(value: Any, number: int) -> bool:
-    return isinstance(value, GenericConst) and value.value.numpy().size == 1 and value.value.numpy().item() == number
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every graph inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
+def _number(value: Any) -> Any:
+    """A constant of one element as the number that it is; others as they are."""
+    one = isinstance(value, GenericConst) and value.value.numpy().size == 1
+    return value.value.numpy().item() if one else value
 
 
 def _write_out_lstm(graph: GraphProto) -> None:

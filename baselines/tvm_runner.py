@@ -12,13 +12,15 @@
 # ///
 """TVM's runner, in its own environment: `env LD_PRELOAD=./libmemhook.so python tvm_runner.py SAMPLES THREADS`.
 
-The VM has no step for new shapes: sizes are computed as it runs. Threads are counted on a small model of its own.
+The VM has no step for new shapes: sizes are computed as it runs. Threads are counted on a small model of its own. The
+share of the time that is code without a schedule is measured once for a bundle (tvm_profile.py) and kept in it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,6 +36,9 @@ os.environ["TVM_BIND_THREADS"] = "0"  # as other engines: bound threads of proce
 import tvm  # type: ignore[import-not-found]  # noqa: E402
 from tvm import relax  # noqa: E402
 
+FACTS = json.loads(Path("model.json").read_text())
+"""What tvm_compile.py says of the model."""
+PROFILE = Path("unscheduled.json")
 PROBE_SIZE = 8  # of bundle.write_probe's image, as tvm.py has it made
 
 
@@ -45,7 +50,7 @@ class Tvm(Backend):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.settings = json.loads(Path("settings.json").read_text())
-        self.dims = json.loads(Path("model.json").read_text())["dims"]
+        self.dims = FACTS["dims"]
         self.machine: Any = None
         self.staged: list[Any] = []
         self.result: Any = None
@@ -68,6 +73,7 @@ class Tvm(Backend):  # type: ignore[misc]
         probe = relax.VirtualMachine(tvm.runtime.load_module("probe.so"), tvm.cpu(), memory_cfg=self.settings["memory"])
         image = tvm.runtime.tensor(np.ones((1, 64, PROBE_SIZE, PROBE_SIZE), np.float32), tvm.cpu())
         self.threads = busy_threads(lambda: probe["main"](image), threads)
+        self.unscheduled = _unscheduled(self.samples, threads)
         return int(weight_bytes), load_ns
 
     def stage(self, arrays: Arrays) -> int:
@@ -87,6 +93,22 @@ class Tvm(Backend):  # type: ignore[misc]
 
     def release(self) -> None:
         self.staged, self.result = [], None
+
+
+def _unscheduled(samples: Path, threads: int) -> float:
+    """Share of the time in functions that none of our schedules fits; all of it where there are no schedules."""
+    if not FACTS["scheduled"]:
+        return 1.0
+    if not FACTS["unscheduled"]:
+        return 0.0
+    if not PROFILE.exists():
+        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        command = [sys.executable, "tvm_profile.py", str(samples), str(threads)]
+        result = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(f"tvm_profile.py failed: {' '.join(result.stderr.strip().splitlines()[-1:])}")
+        PROFILE.write_text(result.stdout)
+    return float(json.loads(PROFILE.read_text())["unscheduled"])
 
 
 if __name__ == "__main__":

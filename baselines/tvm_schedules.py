@@ -6,11 +6,13 @@ tile of MR x NR, so that the inner loops have no predicates, over weights that a
 fused function is scheduled: register tiles with the epilogue fused into them, rows of reductions in parallel, the rest
 inlined and in parallel. One code for all shapes; nothing is tuned per shape.
 
-Limits: convolutions with groups and functions that no schedule fits keep TVM's own scalar code; `apply` names them.
+Limits: products that have no tile (convolutions with groups or of one dimension, odd matrix products) get parallel rows
+of TVM's scalar code at best, and functions that no schedule fits keep it as it is; `apply` names both.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +24,8 @@ MR, NR = 6, 16
 """Register tile: MR positions by NR channels."""
 TILED = ("tile", "split_tile", "flat_tile")
 """Names of the accumulators: a padded axis; one cut into tiles by the expression; one cut by the schedule."""
+PRODUCT = {"conv", "matmul"}
+"""Words in the names of functions whose time is that of a product, and which need a tile to be fast."""
 FUSES_EPILOGUES = {"op_pattern": 4}
 OPAQUE = {"op_pattern": 8}
 SPATIAL = 0  # iteration type of axes that are not reduced
@@ -177,15 +181,18 @@ def apply(module: Any) -> list[str]:
     for name, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):
             try:
-                scheduled = _schedule(function).mod["main"]
+                schedule, blocks = _schedule(function)
             except (s_tir.schedule.ScheduleError, RuntimeError):  # how TVM says that a step does not fit
                 unscheduled.append(name.name_hint)
             else:
-                module[name] = scheduled.with_attr("tirx.is_scheduled", True)
+                module[name] = schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+                if PRODUCT & set(re.findall("[a-z]+", name.name_hint)) and not set(TILED) & set(blocks):
+                    unscheduled.append(name.name_hint)
     return unscheduled
 
 
-def _schedule(function: Any) -> Any:
+def _schedule(function: Any) -> tuple[Any, list[str]]:
+    """The scheduled function, and the names of its blocks as they were."""
     schedule = s_tir.Schedule(function)
     root = schedule.get_sblock("root")
     blocks = schedule.get_child_blocks(root)
@@ -199,7 +206,7 @@ def _schedule(function: Any) -> Any:
             _parallel(schedule, block)
     else:
         _rows(schedule, blocks)
-    return schedule
+    return schedule, names
 
 
 def _attempt(step: Callable[..., Any], *arguments: Any) -> bool:

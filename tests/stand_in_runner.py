@@ -23,8 +23,8 @@ def misbehave(behaviour: str) -> None:
     if behaviour == "grow":
         blocks = []
         while True:
-            blocks.append(np.ones(1 << 25))
-            time.sleep(0.2)
+            blocks.append(np.ones(1 << 23))
+            time.sleep(0.05)
     if behaviour == "error":
         print(json.dumps({"error": "sample 1 is not to my liking"}), flush=True)
         sys.exit(1)
@@ -49,7 +49,7 @@ def main() -> None:
         if sample == 1:
             misbehave(behaviour)
         y = 2 * np.load(samples / f"{sample}.0.npy")
-        if sample == 1 and behaviour == "wrong":
+        if sample == 1 and behaviour in ("wrong", "other path"):
             y = y * 1.5
         if sample == 1 and behaviour == "nan":
             y = y * np.nan

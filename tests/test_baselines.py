@@ -76,6 +76,7 @@ CONFIGURATIONS = [
     ("mnn", {"control": "all"}),
     ("tvm", {"memory": "naive"}),
     ("tflite", {}),
+    ("tflite", {"memory": "sod2", "xnnpack": False}),
 ]
 
 

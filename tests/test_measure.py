@@ -17,7 +17,7 @@ from baselines.samples import read_index, unpack
 from devices import device
 
 RUNNER = Path(__file__).with_name("stand_in_runner.py")
-PROTOCOL = Protocol(samples=3, selection="quantiles", seed=0, repeats=2, time_limit_s=3, memory_limit_gib=0.5)
+PROTOCOL = Protocol(samples=3, selection="quantiles", seed=0, repeats=2, time_limit_s=3, memory_limit_gib=0.25)
 SIZES = (4, 2, 6)
 
 
@@ -70,7 +70,7 @@ def test_good_engine(samples: Path, tmp_path: Path) -> None:
 FAILURES = {
     "crash": "died of SIGSEGV: the last words",
     "hang": "gave no answer within 3 s",
-    "grow": "took more than 0.5 GiB of memory",
+    "grow": "took more than 0.25 GiB of memory",
     "error": "sample 1 is not to my liking",
     "garbage": "printed 'hello', which is not a line with first, latency_ns, bind_ns, copy_ns, peak_bytes, own_bytes",
     "wrong": "wrong numbers: error 0.5 of the output's scale, where 0.0001 is allowed",
@@ -88,6 +88,20 @@ def test_a_failure_costs_one_row_of_its_engine(behaviour: str, samples: Path, tm
     good = [row.engine for row in found if row.status == "ok"]
     assert good.count("good") == 9
     assert good.count(behaviour) == 6  # a new process measures the other samples
+
+
+def test_another_path_is_a_status_of_its_own(samples: Path, tmp_path: Path) -> None:
+    """The outputs of sample 1 are those that the reference has where gate 7 is inverted."""
+    for gate, factor in ((3, 5.0), (7, 3.00001)):
+        (samples / "paths" / str(gate)).mkdir(parents=True)
+        np.save(samples / "paths" / str(gate) / "1.0.npy", factor * np.load(samples / "1.0.npy"))
+    found = measured(samples, [bundle(tmp_path, "other path"), bundle(tmp_path, "good")])
+    (bad,) = [row for row in found if row.status != "ok"]
+    assert (bad.engine, bad.sample, bad.status, bad.error) == ("other path", 1, "path differs", 0.5)
+    where = "error 3e-06 where it is inverted in the reference, 0.5 where it is not"
+    assert bad.reason == f"gate 7 was decided otherwise: {where}"
+    assert bad.latency_ns is None
+    assert [row.engine for row in found if row.status == "ok"].count("good") == 9
 
 
 @pytest.mark.parametrize(
