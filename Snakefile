@@ -11,7 +11,7 @@ import sys
 
 from baselines.engine import digest, fingerprint
 from devices import device
-from figures import matrix
+from figures import matrix, targets
 
 
 configfile: "config/config.yaml"
@@ -19,7 +19,10 @@ configfile: "config/config.yaml"
 
 try:
     matrix.check(config)
-    DEVICES = {name: device.load(name) for name in config["devices"]}
+    DEVICES = {
+        name: device.load(name, config["protocol"]["cores"])
+        for name in config["devices"]
+    }
 except (matrix.ConfigError, device.DeviceError) as error:
     sys.exit(f"error: {error}")
 
@@ -42,11 +45,16 @@ for name in DEVICES:
 
 
 wildcard_constraints:
-    device="|".join(DEVICES),
-    processor="cpu|gpu",
-    engine="|".join(ENGINES),
-    model="|".join(config["models"]),
-    figure="|".join(matrix.figures()),
+    **{kind: "|".join(names) for kind, names in targets.names(config).items()},
+    stray=targets.strays(config),
+
+
+def rows(wildcards):
+    """The files of rows that a figure is drawn from; ends the run with a sentence when it cannot be drawn."""
+    try:
+        return matrix.runs(config, wildcards.figure)
+    except matrix.ConfigError as error:
+        sys.exit(f"error: {error}")
 
 
 onstart:
@@ -77,32 +85,34 @@ rule sample:
     input:
         model="results/models/{model}.onnx",
     output:
-        "results/samples/{model}.npz",
+        "results/samples/{selection}/{model}.npz",
     log:
-        "results/logs/sample/{model}.log",
+        "results/logs/sample/{selection}/{model}.log",
     params:
         variant=config["variant"],
-        number=config["protocol"]["samples"],
         seed=config["protocol"]["seed"],
-        selection="--random" if config["protocol"]["selection"] == "random" else "",
+        selection=lambda w: matrix.sampling(config, w.selection),
+        data=lambda w: matrix.own_data(config, w.model),
         code=digest("datasets/*"),
     shell:
         "python datasets/sample.py {wildcards.model} {output} --variant {params.variant}"
-        " --count {params.number} --seed {params.seed} {params.selection} 2>&1 | tee {log}"
+        " --seed {params.seed} {params.selection} {params.data:q} 2>&1 | tee {log}"
 
 
 rule reference:
     """Unpack the samples and compute the outputs that every engine's are compared with."""
     input:
         model="results/models/{model}.onnx",
-        samples="results/samples/{model}.npz",
+        samples="results/samples/{selection}/{model}.npz",
     output:
-        directory("results/samples/{model}"),
+        directory("results/samples/{selection}/{model}"),
     log:
-        "results/logs/reference/{model}.log",
+        "results/logs/reference/{selection}/{model}.log",
     params:
-        protocol=json.dumps(config["protocol"], sort_keys=True),
-        code=fingerprint("ort"),
+        protocol=lambda w: json.dumps(
+            matrix.protocol(config, w.selection), sort_keys=True
+        ),
+        code=fingerprint("ort") + digest("baselines/paths.py", "models/gates.py"),
     shell:
         "python -m baselines reference {input.model} {input.samples} {output}"
         " --protocol {params.protocol:q} 2>&1 | tee {log}"
@@ -119,24 +129,27 @@ rule build:
     params:
         adapter=lambda w: ENGINES[w.engine]["adapter"],
         options=lambda w: json.dumps(ENGINES[w.engine]["options"], sort_keys=True),
-        code=lambda w: fingerprint(ENGINES[w.engine]["adapter"]),
+        cores=config["protocol"]["cores"],
+        code=lambda w: fingerprint(ENGINES[w.engine]["adapter"])
+        + digest(f"devices/{w.device}.yaml"),
     shell:
         "python -m baselines build {wildcards.engine} {input.model} {output} --adapter {params.adapter}"
-        " --options {params.options:q} --device {wildcards.device} --processor {wildcards.processor} 2>&1 | tee {log}"
+        " --options {params.options:q} --device {wildcards.device} --processor {wildcards.processor}"
+        " --cores {params.cores} 2>&1 | tee {log}"
 
 
 rule measure:
     """Measure all engines on one model, interleaved: every sample, every round, one row each."""
     input:
-        samples="results/samples/{model}",
+        samples="results/samples/{selection}/{model}",
         bundles=expand(
             "results/bundles/{{device}}/{{processor}}/{engine}/{{model}}",
             engine=ENGINES,
         ),
     output:
-        "results/runs/{device}/{processor}/{model}.jsonl",
+        "results/runs/{device}/{processor}/{selection}/{model}.jsonl",
     log:
-        "results/logs/measure/{device}/{processor}/{model}.log",
+        "results/logs/measure/{device}/{processor}/{selection}/{model}.log",
     # Takes the whole machine, so that no build runs beside it; says nothing about the threads of an engine.
     threads: lambda w: workflow.cores if DEVICES[w.device].exclusive else 1
     resources:
@@ -146,11 +159,14 @@ rule measure:
         },
     params:
         variant=config["variant"],
-        protocol=json.dumps(config["protocol"], sort_keys=True),
+        protocol=lambda w: json.dumps(
+            matrix.protocol(config, w.selection), sort_keys=True
+        ),
         threads=lambda w: DEVICES[w.device].threads,
         code=digest(
             "baselines/measure.py",
             "baselines/session.py",
+            "baselines/paths.py",
             "baselines/reference.py",
             "baselines/rows.py",
             "devices/*",
@@ -164,8 +180,8 @@ rule measure:
 rule draw:
     """Draw a table or figure from rows."""
     input:
-        rows=lambda w: matrix.runs(config, w.figure),
-        models=matrix.model_files(config),
+        rows=rows,
+        models=lambda w: matrix.model_files(config, w.figure),
     output:
         pdf="figures/{figure}.pdf",
         csv="figures/{figure}.csv",
@@ -173,8 +189,21 @@ rule draw:
     log:
         "results/logs/draw/{figure}.log",
     params:
-        config=json.dumps(config, sort_keys=True),
+        config=json.dumps(config),  # in its order, which is that of the engines
         code=digest("figures/*.py", "figures/paper*.csv"),
     shell:
         "python -m figures {wildcards.figure} --config {params.config:q} --out figures/{wildcards.figure}"
         " --rows {input.rows} 2>&1 | tee {log}"
+
+
+def explained(wildcards):
+    """End the run with what is wrong with a target."""
+    sys.exit(f"error: {targets.explain(config, wildcards.stray)}")
+
+
+rule unknown:
+    """A file that no other rule makes."""
+    input:
+        explained,
+    output:
+        "{stray}",

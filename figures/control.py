@@ -3,8 +3,8 @@
 Per sample of each model with gates: the share of the multiply-adds that its path executes, and SoD²'s latency over its
 own latency with every branch executed. Their quotient is the cost of deciding: at 1 a skipped block costs nothing.
 It is that only where all convolutions run at one rate. Winograd makes some blocks cheaper per multiply-add than what
-always runs, so skipping those saves less than their share; config/control-all.yaml has a pair of engines without it.
-Needs engines with adapter sod2 and option control: all, each beside one with the same options otherwise.
+always runs, so skipping those saves less than their share; config/control.yaml has a pair of engines without it.
+Engines with option control: all stand beside those with the same options otherwise.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 from baselines.rows import Row
 from devices.device import Device
 from figures import data, provenance
-from figures.layout import Cell, Column, Notes, Table, number
+from figures.layout import Cell, Column, Table, number
+from figures.needs import Needs
 from models import MODELS
 
+NEEDS = Needs(engines=(("sod2", {"control": "all"}),))
 TITLE = "Control flow: latency of the taken branches against the share of multiply-adds they execute."
 _CAPTION = (
     "Latencies are medians of the repeats, both of SoD²; overhead is (taken / all) / share of multiply-adds. A value"
@@ -42,11 +44,8 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
             mean, worst = data.geo_mean(overheads), max(overheads)
             tail = [Cell(), Cell(), Cell(f"worst {worst:.3f}", worst), Cell(f"{mean:.3f}", mean)]
             summary.append([Cell(f"Geo-mean of {title}"), Cell(engine), Cell(), Cell(), Cell(), *tail])
-    notes = Notes()
-    if not engines:
-        notes.mark("No engine of the configuration runs SoD² with every branch: add config/control-all.yaml.")
     columns = [Column((name,), numeric=i >= 4) for i, name in enumerate(names)]
-    return Table(TITLE, columns, body, summary, notes.texts, _CAPTION + provenance.caption(device, own))
+    return Table(TITLE, columns, body, summary, [], _CAPTION + provenance.caption(device, own))
 
 
 def _pairs(engines: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,11 +9,13 @@ averages, is computed beside it, over the same samples.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
 
 from baselines.rows import Row
 
@@ -41,32 +43,36 @@ def select(rows: Iterable[Row], **fields: object) -> list[Row]:
     return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]
 
 
+def hole(rows: Iterable[Row]) -> str:
+    """Why rows give no number: status and reason of the first that says so."""
+    return next((f"{row.status}: {row.reason}" for row in rows if row.reason is not None), "no rows")
+
+
 def latency_ms(rows: Sequence[Row]) -> Values:
     """Median latency of the repeats of each sample, in milliseconds."""
-    return {s: statistics.median(times) / 1e6 for s, times in _repeats(rows).items()}
+    return _values(_repeats(rows).groupby("sample")["latency_ns"].median() / 1e6)
+
+
+def first_ms(rows: Sequence[Row]) -> Values:
+    """Latency of the first run of each sample, in milliseconds."""
+    table = _good(rows)
+    return _values(table[table["first"]].groupby("sample")["latency_ns"].median() / 1e6)
 
 
 def peak_mib(rows: Sequence[Row]) -> Values:
     """Peak memory of intermediates of each sample, in MiB, over all its inferences."""
-    peaks: dict[int, float] = defaultdict(float)
-    for row in rows:
-        if row.status == "ok" and row.sample is not None and row.peak_bytes is not None:
-            peaks[row.sample] = max(peaks[row.sample], row.peak_bytes / 2**20)
-    return dict(peaks)
+    return _values(_good(rows).groupby("sample")["peak_bytes"].max() / 2**20)
 
 
-def spread(rows: Sequence[Row]) -> list[float]:
-    """Interquartile range over median of the repeats of each (model, engine, sample) that has at least two."""
-    shares = []
-    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.device, row.model, row.engine].append(row)
-    for group in groups.values():
-        for times in _repeats(group).values():
-            if len(times) > 1:
-                low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-                shares.append((high - low) / middle)
-    return shares
+def latencies(rows: Sequence[Row]) -> pd.DataFrame:
+    """Repeats of each (device, model, engine, sample): `median`, `mean` and `p90` in milliseconds, and `spread`.
+
+    The spread is the interquartile range over the median.
+    """
+    groups = _repeats(rows).groupby(["device", "model", "engine", "sample"])["latency_ns"]
+    low, high = groups.quantile(0.25), groups.quantile(0.75)
+    columns = {"median": groups.median() / 1e6, "mean": groups.mean() / 1e6, "p90": groups.quantile(0.9) / 1e6}
+    return pd.DataFrame({**columns, "spread": (high - low) / groups.median(), "repeats": groups.size()})
 
 
 def geo_mean(values: Iterable[float]) -> float:
@@ -77,26 +83,44 @@ def geo_mean(values: Iterable[float]) -> float:
     return math.exp(math.fsum(map(math.log, numbers)) / len(numbers))
 
 
+def pairs(rows: Sequence[Row], engine: str, statistic: Statistic, subject: str = SUBJECT) -> pd.DataFrame:
+    """`theirs` and `ours` by (model, sample), where both an engine and the subject have a value."""
+    by_model = {
+        model: pd.DataFrame(
+            {
+                side: pd.Series(dict(statistic(select(rows, model=model, engine=name))), dtype=float)
+                for side, name in (("theirs", engine), ("ours", subject))
+            }
+        )
+        for model in sorted({row.model for row in rows})
+    }
+    return pd.concat(by_model, names=["model", "sample"]).dropna() if by_model else pd.DataFrame()
+
+
 def compare(rows: Sequence[Row], engine: str, statistic: Statistic) -> Comparison | None:
     """The engine against SoD² over all models of the rows; None when no sample has both."""
-    pairs = []
-    for model in sorted({row.model for row in rows}):
-        ours = statistic(select(rows, model=model, engine=SUBJECT))
-        theirs = statistic(select(rows, model=model, engine=engine))
-        if both := sorted(ours.keys() & theirs.keys()):
-            pairs.append(([ours[s] for s in both], [theirs[s] for s in both]))
-    if not pairs:
+    both = pairs(rows, engine, statistic)
+    if both.empty:
         return None
-    ratio = geo_mean(geo_mean(t / o for o, t in zip(ours, theirs, strict=True)) for ours, theirs in pairs)
-    averages = [(statistics.fmean(ours), statistics.fmean(theirs)) for ours, theirs in pairs]
-    paper_ratio = geo_mean(theirs for _, theirs in averages) / geo_mean(ours for ours, _ in averages)
-    return Comparison(ratio, paper_ratio, len(pairs), sum(len(ours) for ours, _ in pairs))
+    averages = both.groupby(level="model").mean()
+    paper_ratio = geo_mean(averages["theirs"]) / geo_mean(averages["ours"])
+    logarithms = np.log(both["theirs"] / both["ours"]).groupby(level="model").mean()
+    return Comparison(math.exp(logarithms.mean()), paper_ratio, len(averages), len(both))
 
 
-def _repeats(rows: Sequence[Row]) -> dict[int, list[int]]:
-    """Latencies of the good inferences of each sample, first runs left out."""
-    times: dict[int, list[int]] = defaultdict(list)
-    for row in rows:
-        if row.status == "ok" and not row.first and row.sample is not None and row.latency_ns is not None:
-            times[row.sample].append(row.latency_ns)
-    return dict(times)
+def _good(rows: Sequence[Row]) -> pd.DataFrame:
+    """The rows of inferences that gave numbers, as a table with the fields of Row as columns."""
+    names = [field.name for field in dataclasses.fields(Row)]
+    found = [vars(row) for row in rows if row.status == "ok" and row.sample is not None]
+    numbers = {"first": bool, "sample": int, "latency_ns": float, "peak_bytes": float}
+    return pd.DataFrame(found, columns=names).astype(numbers)
+
+
+def _repeats(rows: Sequence[Row]) -> pd.DataFrame:
+    """The rows of good inferences without first runs."""
+    table = _good(rows)
+    return table[~table["first"]]
+
+
+def _values(series: pd.Series[float]) -> Values:
+    return {int(sample): float(value) for sample, value in series.dropna().items()}

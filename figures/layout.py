@@ -1,4 +1,4 @@
-"""A table as data, and its three forms: PDF, CSV, Markdown.
+"""A table as data, and its three forms: PDF, CSV, Markdown. A figure is a table whose PDF shows a chart instead.
 
 The PDF is set like a table of a paper: horizontal rules only, grouped headers with a thin rule under each group,
 numbers flush right, marks of footnotes hanging in the margin of their column so that digits stay aligned. Widths come
@@ -22,9 +22,12 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import LoadFlags
 from matplotlib.lines import Line2D
 
+from figures.chart import Chart
+
 SIZE, SMALL = 8.0, 6.6  # points
 LINE, GAP, MARGIN, PADDING = 12.0, 4.0, 18.0, 7.0
 SERIF = "STIXGeneral"
+MARKS = string.ascii_letters
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Notes:
         """The letter of a footnote."""
         if text not in self.texts:
             self.texts.append(text)
-        return string.ascii_lowercase[self.texts.index(text)]
+        return MARKS[self.texts.index(text)]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Table:
     summary: Sequence[Sequence[Cell]]
     notes: Sequence[str]
     caption: str
+    chart: Chart | None = None
 
 
 def write(tables: Sequence[Table], out: Path) -> None:
@@ -93,7 +97,7 @@ def _csv(tables: Sequence[Table], path: Path) -> None:
             for row in (*table.body, *table.summary):
                 values = [v for cell in row for v in (_plain(cell), *[""] * (cell.span - 1))]
                 marks = sorted({mark for cell in row for mark in cell.marks})
-                lines.writerow([*values, " | ".join(table.notes[string.ascii_lowercase.index(m)] for m in marks)])
+                lines.writerow([*values, " | ".join(table.notes[MARKS.index(m)] for m in marks)])
 
 
 def _plain(cell: Cell) -> str:
@@ -110,7 +114,7 @@ def _markdown(tables: Sequence[Table], path: Path) -> None:
         lines.append(_pipes(["--:" if column.numeric else ":--" for column in table.columns]))
         for row in (*table.body, *table.summary):
             lines.append(_pipes([t for cell in row for t in (_marked(cell), *[""] * (cell.span - 1))]))
-        lines += ["", *(f"<sup>{string.ascii_lowercase[i]}</sup> {note}  " for i, note in enumerate(table.notes))]
+        lines += ["", *(f"<sup>{MARKS[i]}</sup> {note}  " for i, note in enumerate(table.notes))]
         parts.append("\n".join([*lines, "", table.caption, ""]))
     path.write_text("\n".join(parts))
 
@@ -140,11 +144,11 @@ class _Page:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.edges = _edges(table)
+        self.edges = _edges(table) if table.chart is None else [0.0, table.chart.width]
         self.width = self.edges[-1] + 2 * MARGIN
         self.ink: list[tuple[float, float, str, float, bool]] = []
         self.rules: list[tuple[float, float, float, float]] = []
-        self.y = MARGIN
+        self.y = self.chart_end = MARGIN
         self._draw()
         height = self.y + MARGIN
         self.figure = Figure(figsize=(self.width / 72, height / 72))
@@ -156,10 +160,25 @@ class _Page:
             ends = [(MARGIN + left) / self.width, (MARGIN + right) / self.width]
             level = 1 - y / height
             self.figure.add_artist(Line2D(ends, [level, level], color="black", linewidth=weight))
+        if table.chart is not None:
+            table.chart.draw(self.figure, MARGIN, height - self.chart_end, SERIF)
 
     def _draw(self) -> None:
         self._paragraph(self.table.title, SIZE + 1, bold=True)
         self.y += GAP
+        if self.table.chart is None:
+            self._grid()
+        else:
+            self.y += self.table.chart.height
+            self.chart_end = self.y
+        self.y += GAP
+        for letter, note in zip(MARKS, self.table.notes, strict=False):
+            self._paragraph(note, SMALL, mark=letter)
+        self.y += GAP
+        self._paragraph(self.table.caption, SMALL)
+
+    def _grid(self) -> None:
+        """The table itself."""
         self._rule(1.0)
         self._header()
         self._rule(0.6)
@@ -169,11 +188,6 @@ class _Page:
         for row in self.table.summary:
             self._row(row)
         self._rule(1.0)
-        self.y += GAP
-        for letter, note in zip(string.ascii_lowercase, self.table.notes, strict=False):
-            self._paragraph(note, SMALL, mark=letter)
-        self.y += GAP
-        self._paragraph(self.table.caption, SMALL)
 
     def _rule(self, weight: float, left: float = 0, right: float | None = None) -> None:
         """A rule under the current line; one over the whole width moves on."""

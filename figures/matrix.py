@@ -6,9 +6,11 @@ a typo, an unknown model, device, engine, option or figure into one sentence bef
 
 from __future__ import annotations
 
+import difflib
 import fcntl
+import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,11 +19,16 @@ import yaml
 
 from baselines import engine
 from devices import device
+from figures.needs import Needs
 from models import MODELS
 
 FOLDER = Path(__file__).parent
 SCHEMA = FOLDER.parent / "config" / "config.schema.yaml"
 LOCK = Path(".snakemake/workflow.lock")
+
+PERCENTILES = (1, 25, 50, 75, 100)
+"""Of the input's size; the selection `percentiles` has `protocol.samples` samples at each, in this order."""
+SELECTIONS = ("quantiles", "random", "percentiles")
 
 Config = dict[str, Any]
 
@@ -54,21 +61,66 @@ def check(config: Config) -> None:
         raise ConfigError(sentence)
 
 
+def needs(figure: str) -> Needs:
+    """What the module of a figure says of itself."""
+    stated: Needs = getattr(importlib.import_module(f"figures.{figure}"), "NEEDS", Needs())
+    return stated
+
+
+def models(config: Config, figure: str) -> tuple[str, ...]:
+    """The models of a figure."""
+    return needs(figure).models or tuple(config["models"])
+
+
 def runs(config: Config, figure: str) -> list[str]:
-    """Files of rows that a figure is drawn from: every model on every processor of every device."""
+    """Files of rows that a figure is drawn from: its models on every processor of every device.
+
+    Raises ConfigError when the configuration lacks an engine that the figure is about.
+    """
     if figure not in figures():
-        raise ConfigError(_no("figure", figure, figures()))
+        raise ConfigError(unknown("figure", figure, "a target", figures()))
+    for sentence in _missing_engines(config, figure):
+        raise ConfigError(sentence)
+    selection = needs(figure).selection or config["protocol"]["selection"]
     return [
-        f"results/runs/{name}/{processor}/{model}.jsonl"
+        f"results/runs/{name}/{processor}/{selection}/{model}.jsonl"
         for name in config["devices"]
         for processor in device.load(name).processors
-        for model in config["models"]
+        for model in models(config, figure)
     ]
 
 
-def model_files(config: Config) -> list[str]:
+def model_files(config: Config, figure: str) -> list[str]:
     """ONNX files that a table counts layers and parameters of."""
-    return [f"results/models/{model}.onnx" for model in config["models"]]
+    return [f"results/models/{model}.onnx" for model in models(config, figure)]
+
+
+def protocol(config: Config, selection: str) -> Config:
+    """The protocol of the runs of one selection of samples."""
+    return {**config["protocol"], "selection": selection}
+
+
+def sampling(config: Config, selection: str) -> str:
+    """The arguments of datasets/sample.py that draw a selection."""
+    count = config["protocol"]["samples"]
+    if selection == "percentiles":  # all sizes of the last percent below each
+        steps = [(p - 1 + (k + 0.5) / count) / 100 for p in PERCENTILES for k in range(count)]
+        return f"--quantiles {','.join(f'{q:.5f}' for q in steps)}"
+    return f"--count {count}" + (" --random" if selection == "random" else "")
+
+
+def own_data(config: Config, model: str) -> list[str]:
+    """The arguments of datasets/sample.py that name the folder from which a model's contents are drawn, if any."""
+    data: str | dict[str, str] = config.get("data", {})
+    folder = data if isinstance(data, str) else data.get(model)
+    return [] if folder is None else ["--data", folder]
+
+
+def unknown(kind: str, name: str, where: str, accepted: Sequence[str]) -> str:
+    """The sentence about a name that stands for nothing."""
+    close = difflib.get_close_matches(name, accepted)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"unknown {kind} '{name}' in {where}; {hint}known: {', '.join(accepted)}"
 
 
 def hold_workflow() -> None:
@@ -90,16 +142,21 @@ _HELD: list[object] = []  # open for as long as the process lives
 
 def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for every name in the configuration that stands for nothing."""
+    data: str | dict[str, str] = config.get("data", {})
     known: tuple[tuple[str, list[str], tuple[str, ...]], ...] = (
         ("model", config["models"], tuple(MODELS)),
         ("device", config["devices"], device.names()),
         ("figure", config["figures"], figures()),
+        ("model", [] if isinstance(data, str) else list(data), tuple(MODELS)),
     )
-    for kind, names, accepted in known:
-        yield from (_no(kind, name, accepted) for name in names if name not in accepted)
+    for folder in [data] if isinstance(data, str) else data.values():
+        if not Path(folder).is_dir():
+            yield f"data folder '{folder}' in the configuration does not exist: an existing folder is wanted"
+    for kind, listed, accepted in known:
+        yield from (unknown(kind, name, "the configuration", accepted) for name in listed if name not in accepted)
     for name, settings in config["engines"].items():
         yield from (
-            f"engines.{name}.tables: {_no('table', table, figures())}"
+            f"engines.{name}.tables: {unknown('table', table, 'the configuration', figures())}"
             for table in settings["tables"]
             if table not in figures()
         )
@@ -107,10 +164,18 @@ def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
             engine.check_options(settings["adapter"], settings["options"])
         except engine.EngineError as error:
             yield f"engines.{name}: {error}"
+    for figure in config["figures"]:
+        yield from _missing_engines(config, figure)
 
 
-def _no(kind: str, name: str, accepted: tuple[str, ...]) -> str:
-    return f"unknown {kind} '{name}' in the configuration; known: {', '.join(accepted)}"
+def _missing_engines(config: Mapping[str, Any], figure: str) -> Iterator[str]:
+    """A sentence for every engine that a figure is about and the configuration lacks."""
+    for adapter, options in needs(figure).engines:
+        present = [e["options"] for e in config["engines"].values() if e["adapter"] == adapter]
+        if not any(options.items() <= chosen.items() for chosen in present):
+            wanted = " and ".join([f"adapter {adapter}", *(f"option {k}: {v}" for k, v in options.items())])
+            overlay = needs(figure).overlay or figure
+            yield f"figure {figure} needs an engine with {wanted}, which --configfile config/{overlay}.yaml adds"
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:

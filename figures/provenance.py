@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from baselines.rows import Row
@@ -21,12 +20,13 @@ def caption(device: Device, rows: Sequence[Row]) -> str:
 def _where(device: Device, rows: Sequence[Row]) -> str:
     facts = rows[0].facts
     threads = _list(sorted({str(row.threads) for row in rows}))
-    sentence = (
-        f"{device.title.capitalize()}: {facts['cpu']}, {facts['cpus']} CPUs, {facts['system']}; {threads} threads."
-    )
-    load = max(float(row.facts["load"]) for row in rows)
+    title = device.title[0].upper() + device.title[1:]
+    sentence = f"{title}: {facts['cpu']}, {facts['cpus']} CPUs, {facts['system']}; {threads} threads."
+    load = max(float(row.facts["load"] or 0) for row in rows)
     if load > int(facts["cpus"]) / 2:
         sentence += f" The machine was not idle: load {load:g} before a run."
+    if slow := {(row.model, row.sample) for row in rows if row.facts.get("throttled") is not None}:
+        sentence += f" Samples that were measured while it was throttled: {len(slow)}."
     return sentence
 
 
@@ -40,7 +40,11 @@ def _what(rows: Sequence[Row]) -> str:
 
 def _how(rows: Sequence[Row]) -> str:
     protocol = rows[0].protocol
-    chosen = "drawn at random" if protocol["selection"] == "random" else "at fixed quantiles of the input size"
+    chosen = {
+        "random": "drawn at random",
+        "quantiles": "at fixed quantiles of the input size",
+        "percentiles": "and percentile of the input size",
+    }[str(protocol["selection"])]
     tiny = " The models are the tiny variants, for testing the workflow." if rows[0].variant == "tiny" else ""
     return (
         f"{protocol['samples']} samples a model {chosen} (seed {protocol['seed']}), per sample the first run and"
@@ -49,12 +53,13 @@ def _how(rows: Sequence[Row]) -> str:
 
 
 def _steady(rows: Sequence[Row]) -> str:
-    shares = data.spread(rows)
-    if not shares:
+    latencies = data.latencies(rows)
+    shares = latencies["spread"][latencies["repeats"] > 1]
+    if shares.empty:
         return "One repeat: no spread."
     return (
-        f"Spread of repeats (interquartile range over median): {statistics.median(shares):.1%} in the middle,"
-        f" {max(shares):.1%} at worst."
+        f"Spread of repeats (interquartile range over median): {shares.median():.1%} in the middle,"
+        f" {shares.max():.1%} at worst."
     )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, GraphProto
 
 from baselines.rows import Row
 from devices.device import Device
 from figures import data, provenance
 from figures.layout import Cell, Column, Table
 from figures.versus import DASH, Versus
+from models.assembly import graphs
 
 TITLE = (
     "Table 5. Peak memory of intermediate results: minimum and maximum over the samples of a model, weights excluded."
@@ -42,7 +42,7 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
         body=body,
         summary=summary,
         notes=versus.notes.texts,
-        caption=_CAPTION + provenance.caption(device, versus.rows),
+        caption=versus.verdict(entries) + _CAPTION + provenance.caption(device, versus.rows),
     )
 
 
@@ -63,14 +63,5 @@ def _size(path: Path) -> list[Cell]:
 def layers_and_parameters(path: Path) -> tuple[int, int]:
     """Number of operator nodes, bodies of control flow included and constants not, and of initializer elements."""
     graph = onnx.load(path, load_external_data=False).graph
-    layers = sum(node.op_type != "Constant" for part in _graphs(graph) for node in part.node)
-    return layers, sum(math.prod(w.dims) for part in _graphs(graph) for w in part.initializer)
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every graph inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
+    layers = sum(node.op_type != "Constant" for part in graphs(graph) for node in part.node)
+    return layers, sum(math.prod(w.dims) for part in graphs(graph) for w in part.initializer)

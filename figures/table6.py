@@ -32,7 +32,7 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
         body=body,
         summary=summary,
         notes=versus.notes.texts,
-        caption=_CAPTION + provenance.caption(device, versus.rows),
+        caption=versus.verdict(entries) + _CAPTION + provenance.caption(device, versus.rows),
     )
 
 

@@ -23,6 +23,8 @@ from models import MODELS
 FOLDER = Path(__file__).parent
 TITLES = {"ort": "ORT", "mnn": "MNN", "tvm": "TVM-N", "sod2": "SoD²"}
 """The paper's names of its engines, by the adapter that stands for them here."""
+UNSCHEDULED = 0.1
+"""Share of an engine's time in code without a schedule above which a model does not count in its geo-mean."""
 
 DASH = "–"
 
@@ -106,16 +108,9 @@ class Versus:
             return self._hole(_missing_model(model))
         rows = data.select(self.rows, model=model.name, engine=entry.engine, processor=entry.processor)
         values = self.statistic(rows)
-        bad = [row for row in rows if row.status != "ok"]
         if not values:
-            reason = bad[0].reason if bad else "no rows"
-            return self._hole(f"{entry.title} on {model.title}: {bad[0].status if bad else 'missing'}: {reason}.")
-        marks = ""
-        if bad:
-            lost = len({row.sample for row in bad})
-            marks = self.notes.mark(
-                f"{entry.title} on {model.title}: {lost} of {lost + len(values)} samples failed: {bad[0].reason}."
-            )
+            return self._hole(f"{entry.title} on {model.title}: {data.hole(rows)}.")
+        marks = "".join(self.notes.mark(f"{entry.title} on {model.title}: {text}.") for text in _blemishes(rows))
         low, high = min(values.values()), max(values.values())
         return [Cell(number(low), low), Cell(number(high), high, marks)]
 
@@ -130,23 +125,71 @@ class Versus:
         for entry in entries:
             ratio = None
             if entry.engine is not None and all_branches in (None, entry.all_branches):
-                rows = data.select(self.rows, processor=entry.processor)
-                comparison = data.compare(rows, entry.engine, self.statistic)
-                ratio = of(comparison) if comparison else None
+                ratio = self._ratio(entry, of)
             cells.append(_ratio(ratio))
         return cells
+
+    def _ratio(self, entry: Entry, of: Callable[[data.Comparison], float]) -> float | None:
+        """One engine's ratio over the models whose time it does not spend in code without a schedule."""
+        rows = [
+            row
+            for row in data.select(self.rows, processor=entry.processor)
+            if row.engine != entry.engine or (row.unscheduled or 0) <= UNSCHEDULED
+        ]
+        comparison = data.compare(rows, str(entry.engine), self.statistic)
+        return of(comparison) if comparison else None
 
     def reported(self, entries: Sequence[Entry]) -> list[Cell]:
         """The paper's ratios, each once: under the engine's all-branches column where there is one."""
         cells = []
         for entry in entries:
-            rivals = [e for e in entries if (e.processor, e.adapter) == (entry.processor, entry.adapter)]
-            home = next((e for e in rivals if e.all_branches), rivals[0])
-            known = entry is home and entry.adapter != data.SUBJECT
-            ratio = self.paper.get((entry.processor, entry.adapter)) if known else None
+            ratio = self._reported(entry, entries)
             is_subject = entry.engine == data.SUBJECT or (entry.adapter == data.SUBJECT and entry.hole is not None)
             cells.append(_ratio(1.0 if is_subject else ratio))
         return cells
+
+    def _reported(self, entry: Entry, entries: Sequence[Entry]) -> float | None:
+        rivals = [e for e in entries if (e.processor, e.adapter) == (entry.processor, entry.adapter)]
+        home = next((e for e in rivals if e.all_branches), rivals[0])
+        known = entry is home and entry.adapter != data.SUBJECT
+        return self.paper.get((entry.processor, entry.adapter)) if known else None
+
+    def verdict(self, entries: Sequence[Entry]) -> str:
+        """Which of the paper's ratios hold here, by the same protocol, and which do not."""
+        found = [
+            (f"{entry.title} {ours:.2f}× (paper: {paper:.2f}×)", ours >= paper)
+            for entry in entries
+            if (paper := self._reported(entry, entries)) is not None
+            and entry.engine is not None
+            and (ours := self._ratio(entry, lambda comparison: comparison.ratio)) is not None
+        ]
+        sentences = {False: "The paper's ratio does not hold here for", True: "The paper's ratio is reached for"}
+        parts = {held: [text for text, reached in found if reached == held] for held in sentences}
+        return "".join(f"{sentences[held]} {' and '.join(texts)}. " for held, texts in parts.items() if texts)
+
+
+def contenders(config: dict[str, Any], all_branches: bool = False) -> dict[str, str]:
+    """Titles by name of Table 6's engines of one protocol, SoD² last: what the figures about latency compare."""
+    shown = {
+        name: engine
+        for name, engine in config["engines"].items()
+        if "table6" in engine["tables"] and (engine["options"].get("control") == "all") == all_branches
+    }
+    ordered = sorted(shown, key=lambda name: shown[name]["adapter"] == data.SUBJECT)
+    return {name: shown[name]["title"] for name in ordered}
+
+
+def _blemishes(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know of an engine's numbers on one model."""
+    total = len({row.sample for row in rows})
+    found = []
+    for status, what in (("failed", "failed"), ("path differs", "took another path and are left out for both")):
+        if bad := data.select(rows, status=status):
+            found.append(f"{len({row.sample for row in bad})} of {total} samples {what}: {bad[0].reason}")
+    share = max((row.unscheduled or 0.0 for row in rows), default=0.0)
+    if share > UNSCHEDULED:
+        found.append(f"{share:.0%} of the time is code without a schedule, so the model is not in its geo-mean")
+    return found
 
 
 def _ratio(value: float | None) -> Cell:
@@ -163,6 +206,16 @@ def _missing_model(model: Model) -> str:
     if model.name in MODELS:
         return "The model is not among those of this configuration."
     return "This repository does not build the model yet."
+
+
+def reported_range(artefact: str, subject: str, quantity: str = "") -> str | None:
+    """What the paper reports of a subject on the CPU, as text; None where it tells nothing."""
+    for line in _lines("paper.csv"):
+        found = line["artefact"], line["processor"], line["subject"]
+        if found == (artefact, "cpu", subject) and quantity in ("", line["quantity"]):
+            ends = dict.fromkeys((line["low"], line["high"]))
+            return "–".join(ends) + {"percent": " %", "ratio": "×"}[line["unit"]]
+    return None
 
 
 def _lines(name: str) -> list[dict[str, str]]:

@@ -1,19 +1,26 @@
 """The workflow for real: style, locks, dry runs, mistakes in targets, the smoke configuration killed and resumed."""
 
+import base64
 import csv
 import fcntl
+import json
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 from baselines import rows
+from baselines.engine import Bundle
 from devices import device
 from figures import matrix
 
@@ -44,20 +51,33 @@ def test_lint_and_format(checkout: Path) -> None:
     subprocess.run([tool, "--check", "Snakefile"], cwd=checkout, check=True)
 
 
-@pytest.mark.parametrize("figure", matrix.figures())
-def test_dry_run_of_every_figure(figure: str, checkout: Path) -> None:
-    plan = snakemake(checkout, "-n", "--cores", "8", f"figures/{figure}.pdf")
+def test_dry_run_of_every_figure(checkout: Path) -> None:
+    """One export, sample and so on for each model at each selection, and no more; every engine of every overlay."""
+    figures = matrix.figures()
+    own = [(figure, matrix.needs(figure)) for figure in figures]
+    overlays = sorted({f"config/{needs.overlay or figure}.yaml" for figure, needs in own if needs.engines})
+    engines = {"sod2", "ort", "ort-lean", "ort-all"}
+    for overlay in overlays:
+        engines |= set(yaml.safe_load((ROOT / overlay).read_text())["engines"])
+    targets = [f"figures/{figure}.pdf" for figure in figures]
+    plan = snakemake(checkout, "-n", "--cores", "8", *targets, "--configfile", *overlays)
     assert plan.returncode == 0, plan.stdout
-    jobs = dict(re.findall(r"^(\w+) +(\d+)$", plan.stdout, re.MULTILINE))
+    pairs = {(model, needs.selection or "quantiles") for _, needs in own for model in needs.models or MODELS}
+    models = {model for model, _ in pairs}
+    jobs = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", plan.stdout, re.MULTILINE)}
+    assert jobs.pop("total") == sum(jobs.values())
     assert jobs == {
-        "export": "3", "sample": "3", "reference": "3", "build": "12", "measure": "3", "draw": "1", "total": "25"
-    }  # fmt: skip
+        "export": len(models),
+        "build": len(models) * len(engines),
+        **dict.fromkeys(("sample", "reference", "measure"), len(pairs)),
+        "draw": len(figures),
+    }
 
 
 def test_a_measurement_holds_the_device_and_all_cores(checkout: Path) -> None:
     plan = snakemake(checkout, "-n", "--cores", "5", "all")
     measures = [block for block in plan.stdout.split("\n[") if "\nrule measure:" in block]
-    assert len(measures) == 3
+    assert len(measures) == 4  # three models, and one of them at percentiles
     for block in measures:
         assert "threads: 5" in block
         assert re.search(r"resources: .*device_host=1", block)
@@ -102,9 +122,8 @@ def test_one_workflow_at_a_time(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["figures/table66.pdf"], "No rule to produce figures/table66.pdf"),
-        (["results/runs/s21/cpu/codebert.jsonl"], "No rule to produce results/runs/s21/cpu/codebert.jsonl"),
-        (["results/models/bert.onnx"], "No rule to produce results/models/bert.onnx"),
+        (["figures/table66.pdf"], "error: unknown figure 'table66' in the target figures/table66.pdf; did you mean "),
+        (["figures/figure9.pdf"], "error: figure figure9 needs an engine with adapter sod2 and option control: all"),
         (["--config", "variant=big"], "error: 'variant' in the configuration is \"big\"; accepted: full, tiny"),
     ],
 )
@@ -116,15 +135,21 @@ def test_mistakes_end_in_a_sentence(arguments: list[str], sentence: str, checkou
 
 
 def test_smoke_killed_and_resumed(checkout: Path) -> None:
-    before, *_ = killed_after_a_measurement(checkout)
-    done = before.stat().st_mtime_ns
-    assert len(rows.read([before])) > 0  # whole rows only
+    """Killed at random moments and once after a measurement: nothing finished is lost, nothing half is kept."""
+    done: dict[Path, int] = {}
+    moments = random.Random(1)
+    for _ in range(3):
+        killed(checkout, "Finished jobid", moments.randint(1, 5), moments.uniform(0, 1))
+        done |= check_finished(checkout, done)
+    killed(checkout, "(Rule: measure)")
+    done |= check_finished(checkout, done)
+    assert any(path.suffix == ".jsonl" for path in done)
     run = snakemake(checkout, *SMOKE)
     assert run.returncode == 0, run.stdout[-4000:]
-    assert before.stat().st_mtime_ns == done  # finished work is kept
+    check_finished(checkout, done)
     assert not list(checkout.glob("results/**/*.part"))
     assert re.search(r"sample 3/3 round 3/3: .* 100 %", run.stdout)  # progress is shown
-    logs = [path.read_text() for path in checkout.glob("results/logs/measure/host/cpu/*.log")]
+    logs = [path.read_text() for path in checkout.glob("results/logs/measure/host/cpu/quantiles/*.log")]
     assert all("100 %" in log for log in logs)  # and kept
     check_rows(checkout)
     check_tables(checkout)
@@ -132,25 +157,54 @@ def test_smoke_killed_and_resumed(checkout: Path) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-def killed_after_a_measurement(checkout: Path) -> list[Path]:
-    """Start the smoke run and kill it, children and all, once the first model is measured; the files of rows then."""
+def killed(checkout: Path, at: str, times: int = 1, seconds: float = 0.0) -> None:
+    """Start the smoke run and kill it, children and all, so long after its log has said something so many times."""
     command = [sys.executable, "-m", "snakemake", *SMOKE]
-    log = checkout / "first.log"
+    log = checkout / "killed.log"
     with (
         log.open("w") as output,
         subprocess.Popen(command, cwd=checkout, stdout=output, stderr=subprocess.STDOUT, start_new_session=True) as run,
     ):
-        while "(Rule: measure)" not in log.read_text():
+        while log.read_text().count(at) < times:
             assert run.poll() is None, log.read_text()[-4000:]
             time.sleep(0.02)
+        time.sleep(seconds)
         os.killpg(run.pid, signal.SIGKILL)
-    return list(checkout.glob("results/runs/host/cpu/*.jsonl"))
+
+
+def check_finished(checkout: Path, before: dict[Path, int]) -> dict[Path, int]:
+    """Results of finished jobs with their inodes: each is whole, and those from before are the same files."""
+    unfinished = {
+        Path(base64.urlsafe_b64decode(path.name).decode())
+        for path in checkout.glob(".snakemake/incomplete/*")
+        if path.is_file()
+    }
+    results = [path for path in made(checkout) if path.relative_to(checkout) not in unfinished]
+    for path in results:
+        if path.suffix == ".jsonl":
+            assert len(rows.read([path])) == 4 * 9
+        elif path.suffix == ".npz":
+            with np.load(path) as content:
+                assert json.loads(str(content["facts"]))
+        elif "bundles" in path.parts:
+            assert Bundle.read(path).command
+        else:
+            assert len(list(path.glob("reference/*.npy"))) >= 3
+    found = {path: path.stat().st_ino for path in results}
+    assert {path: found.get(path) for path in before} == before
+    return found
+
+
+def made(checkout: Path) -> Iterator[Path]:
+    """Results that stand: sample files, unpacked samples, bundles and rows."""
+    for pattern in ("samples/quantiles/*", "bundles/host/cpu/*/*", "runs/host/cpu/quantiles/*"):
+        yield from (path for path in checkout.glob(f"results/{pattern}") if not path.name.count(".part"))
 
 
 def check_rows(checkout: Path) -> None:
     """Every engine measured every sample, and was right."""
     for model in MODELS:
-        found = rows.read([checkout / "results" / "runs" / "host" / "cpu" / f"{model}.jsonl"])
+        found = rows.read([checkout / "results" / "runs" / "host" / "cpu" / "quantiles" / f"{model}.jsonl"])
         assert {row.engine for row in found} == {"sod2", "ort", "ort-lean", "ort-all"}
         assert [row.reason for row in found if row.status != "ok"] == []
         assert {(row.sample, row.repeat) for row in found} == {(s, r) for s in range(3) for r in range(3)}
@@ -158,7 +212,7 @@ def check_rows(checkout: Path) -> None:
         assert all(row.first == (row.repeat == 0) for row in found)
         assert max(row.error or 0 for row in found if row.engine == "sod2") <= 1e-4
         assert {row.threads for row in found} == {device.load("host").threads}
-        assert all(row.peak_bytes and row.latency_ns and row.weight_bytes for row in found)
+        assert all(row.peak_bytes and row.latency_ns and row.weight_bytes and row.hwm_bytes for row in found)
         assert {row.path is None for row in found} == {model != "skipnet"}
 
 
