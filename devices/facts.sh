@@ -5,7 +5,7 @@ of() { cat "$1" 2>/dev/null; }
 each() { for core in /sys/devices/system/cpu/cpu[0-9]*; do of "$core/cpufreq/$1"; done | tr '\n' ' '; }
 tell system "$(uname -s) $(uname -r) $(uname -m)"
 tell cpu "$(sed -n -e 's/^model name[[:space:]]*: *//p' -e 's/^Hardware[[:space:]]*: *//p' /proc/cpuinfo | head -n 1)"
-tell cpus "$(nproc)"
+tell cpus "$(env -u OMP_NUM_THREADS nproc)"
 tell memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)"
 tell load "$(of /proc/loadavg | cut -d ' ' -f 1)"
 tell max_khz "$(each cpuinfo_max_freq)"
