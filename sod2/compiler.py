@@ -22,8 +22,8 @@ from sod2 import (
     ranks,
     rdp,
     rewrite,
+    sharing,
     simplify,
-    storage,
     versions,
     widening,
 )
@@ -116,7 +116,7 @@ def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -
         analysis = rdp.analyze(graph)
     fused = _FUSE[options.fusion](graph, analysis)
     arrange = order.near_optimal if options.sep else order.as_given
-    return Plan(graph, analysis, fused, storage.assign(graph, analysis, arrange(graph, analysis, fused)))
+    return Plan(graph, analysis, fused, sharing.assign(graph, analysis, arrange(graph, analysis, fused)))
 
 
 def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> Emission:

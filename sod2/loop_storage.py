@@ -3,7 +3,7 @@
 A state has one buffer for all trips, and what comes out of the loop is that buffer. It is the buffer of what the state
 begins as, when nothing else reads that, else a copy is made before the first trip. The body's result for the next trip
 is written over the state where its last reader comes before, or reads element by element at the position that is
-written (storage.py finds that); else it is copied at the end of the trip. Those copies happen at once, as in a parallel
+written (sharing.py finds that); else it is copied at the end of the trip. Those copies happen at once, as in a parallel
 assignment: a state is copied before it is overwritten, and a cycle, two states that swap, goes through a spare buffer.
 
 A state whose size differs from trip to trip lies in a block outside the arena, and so does an output stacked of as many
@@ -23,41 +23,12 @@ from typing import TYPE_CHECKING
 from sod2.graph import Graph, Guard, Loop, State
 from sod2.loops import SAME
 from sod2.rdp import Analysis
+from sod2.storage import Carry, Copy, Hold, Stack
 from sod2.symbolic import eq
+from sod2.tensor_class import TensorClass
 
 if TYPE_CHECKING:
-    from sod2.storage import Copy, Planner, TensorClass
-
-
-@dataclass(frozen=True)
-class Carry:
-    """Give the states whose size differs from trip to trip what the next trip begins with: what they are initialised
-    with when the loop `begins`, else what the body gives back. Rows of outputs that lie in blocks are appended too."""
-
-    name: str
-    loop: Loop
-    begins: bool
-    guard: Guard
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Make room in a block for a tensor that is computed there."""
-
-    name: str
-    tensor: str
-    guard: Guard
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Tensor `source` of every trip to its row of the stacked output `target`; `iteration` counts the rows."""
-
-    name: str
-    source: str
-    target: str
-    iteration: str
-    guard: Guard
+    from sod2.sharing import Planner
 
 
 def blocks(graph: Graph, analysis: Analysis) -> dict[str, int]:
@@ -117,7 +88,7 @@ def reads(planner: "Planner", loop: Loop, begins: bool) -> list[str]:
     return [*trip, *(s.next for s in states), *(scan for scan, _ in loop.stacks)]
 
 
-def begin(planner: "Planner", loop: Loop, position: int) -> "list[Copy | Carry]":
+def begin(planner: "Planner", loop: Loop, position: int) -> list[Copy | Carry]:
     """Homes of the iteration and of the states; the copies that give states their first value."""
     end = planner.positions[loop.end.name]
     copies: list[Copy | Carry] = list(_carry(planner, loop, True))
@@ -153,13 +124,13 @@ def _open(planner: "Planner", tensor: str, first: int, until: int) -> None:
 
 @dataclass(frozen=True)
 class _Move:
-    source: "TensorClass"
-    target: "TensorClass"
+    source: TensorClass
+    target: TensorClass
     read: str
     written: str
 
 
-def end(planner: "Planner", loop: Loop, position: int) -> "list[Copy | Stack | Carry]":
+def end(planner: "Planner", loop: Loop, position: int) -> list[Copy | Stack | Carry]:
     """The copies at the end of a trip: rows that were computed elsewhere, then states."""
     for result in results(planner, loop):
         claim(planner, loop, result)
@@ -191,13 +162,13 @@ def claim(planner: "Planner", loop: Loop, result: State | str) -> None:
         _over(planner, loop, result)
 
 
-def is_foreign(planner: "Planner", tensor: str, target: "TensorClass") -> bool:
+def is_foreign(planner: "Planner", tensor: str, target: TensorClass) -> bool:
     """Whether bytes are those of a state and the tensor is another one's next value: it would have to move again."""
     own = [r for _, r in planner.results.get(tensor, ()) if isinstance(r, State) and r.state not in planner.blocks]
     return bool(own) and target.until >= 0 and all(planner.classes[s.state] is not target for s in own)
 
 
-def _is_free(planner: "Planner", loop: Loop, found: "TensorClass") -> bool:
+def _is_free(planner: "Planner", loop: Loop, found: TensorClass) -> bool:
     """Whether tensors that share bytes are made anew in every trip and may be put anywhere: no state is among them."""
     made = all((loop.iteration, True) in written_in(planner, tensor) for tensor in found.members)
     return made and found.is_plain and found.first > planner.positions[loop.begin.name]
@@ -230,7 +201,7 @@ def _in_its_row(planner: "Planner", loop: Loop, stacked: str) -> None:
         found.row_of = planner.classes[stacked], loop.iteration, planner.size(scan)
 
 
-def _stacks(planner: "Planner", loop: Loop) -> "Iterator[Stack]":
+def _stacks(planner: "Planner", loop: Loop) -> Iterator[Stack]:
     """Copies of the rows that were not computed in their stacked output."""
     for scan, stacked in loop.stacks:
         row = planner.classes[planner.root(scan)].row_of
@@ -238,7 +209,7 @@ def _stacks(planner: "Planner", loop: Loop) -> "Iterator[Stack]":
             yield Stack(f"{loop.end.name}:{stacked}", scan, stacked, loop.iteration, loop.end.guard)
 
 
-def _assignments(planner: "Planner", loop: Loop, position: int) -> "list[Copy]":
+def _assignments(planner: "Planner", loop: Loop, position: int) -> list[Copy]:
     """Copies that assign all states at once, each before its source is overwritten."""
     pending = []
     for state in in_arena(planner, loop):

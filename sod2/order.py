@@ -2,7 +2,7 @@
 
 The scheduler sees items that read and write tensors; here they are the groups and the live joints, reading the
 tensors behind views: a Combine stays an item because its output may need a copy, and so do a loop's beginning and end
-(storage.py decides).
+(sharing.py decides).
 """
 
 from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ grow by it, at sampled sizes of the symbols. In a dense block, where each Concat
 all of them are kept, memory then grows linearly instead of quadratically.
 
 Limits: peaks are compared before tensors are reused in place, so the decision is a heuristic; what it decides is
-always correct, because storage.py checks the rest.
+always correct, because sharing.py checks the rest.
 """
 
 from collections.abc import Mapping, Sequence

@@ -123,7 +123,7 @@ def _compare(found: np.ndarray, wanted: np.ndarray, case: TestCase) -> None:
     np.testing.assert_allclose(found, wanted, rtol=case.rtol, atol=case.atol)
 
 
-def _in_a_process(function: Callable[[], str]) -> str:
+def in_a_process(function: Callable[[], str]) -> str:
     """The text that a function gives in a forked process; a sentence when that process dies."""
     read, write = os.pipe()
     child = os.fork()
@@ -152,10 +152,10 @@ def _batch(selected: Sequence[Run]) -> dict[Run, str | None]:
             found = dict(batch.problems)
             for run in selected:
                 if str(run) in batch.numbers:
-                    found[str(run)] = _in_a_process(lambda run=run: _check(cases()[run.name], batch.load(str(run))))
+                    found[str(run)] = in_a_process(lambda run=run: _check(cases()[run.name], batch.load(str(run))))
             return json.dumps(found)
 
-    text = _in_a_process(work)
+    text = in_a_process(work)
     if not text.startswith("{"):
         return dict.fromkeys(selected, text)
     found = json.loads(text)

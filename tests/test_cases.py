@@ -56,7 +56,7 @@ CASES = {
     "matmul over nothing": Case("float[N, K] x, float[K, M] z", "float[?, ?] y", "y = MatMul(x, z)",
                                 two(((2, 0), (0, 3)), ((0, 2), (2, 3)), ((2, 1), (1, 0)))),
     "conv on no images": Case(
-        "float[N, 2, H, 8] x", "float[?, ?, ?, ?] y", "y = Conv(x, w)", each("x", (0, 2, 8, 8), (2, 2, 3, 8)),
+        "float[N, 2, H, 8] x", "float[?, ?, ?, ?] y", "c = Conv(x, w) y = Relu(c)", each("x", (0, 2, 8, 8), (2, 2, 3, 8)),
         {"w": random("f4", (3, 2, 3, 3))},
     ),
     "concat with nothing": Case(
@@ -66,6 +66,10 @@ CASES = {
     "reduction of nothing": Case(
         "float[N, M] x", "float[?, ?] s, float[?] p", "s = ReduceSum(x, a) p = ReduceProd <keepdims = 0> (x, a)",
         each("x", (3, 0), (0, 3), (0, 0), (1, 1)), {"a": I64([1])},
+    ),
+    "extremes of nothing": Case(
+        "float[N, M] x", "float[?, ?] s, float[?] p", "s = ReduceMin(x, a) p = ReduceMax <keepdims = 0> (x, a)",
+        each("x", (0, 4), (4, 0), (0, 0), (1, 1)), {"a": I64([0])},
     ),
     "reshape by 0 and -1": Case(
         "float[N, 2, M] x", "float[?, ?] y", "y = Reshape(x, t)", each("x", (3, 2, 5), (1, 2, 1), (3, 2, 0)),
@@ -90,7 +94,11 @@ CASES = {
     ),
     "resize by a half": Case(
         "float[1, 1, H, W] x", "float[?, ?, ?, ?] y", 'y = Resize <mode = "linear"> (x, , k)',
-        each("x", (1, 1, 7, 5), (1, 1, 8, 2), (1, 1, 3, 3)), {"k": np.float32([1, 1, 0.5, 0.5])},
+        each("x", (1, 1, 7, 5), (1, 1, 8, 2), (1, 1, 1, 1), (1, 1, 1, 4)), {"k": np.float32([1, 1, 0.5, 0.5])},
+    ),
+    "resize by a product that float32 rounds down": Case(
+        "float[1, 1, H] x", "float[?, ?, ?] y", 'y = Resize <mode = "nearest"> (x, , k)',
+        each("x", (1, 1, 706), (1, 1, 3)), {"k": np.float32([1, 1, 224 / 706])},
     ),
     "resize by two": Case(
         "float[1, 2, H, W] x", "float[?, ?, ?, ?] y",
@@ -121,9 +129,9 @@ CASES = {
         {"p": I64([2, 2])},
     ),
     "uneven split": Case(
-        "float[N, 7] x", "float[?, ?] a, float[?, ?] b, float[?, ?] c",
+        "float[N, M] x", "float[?, ?] a, float[?, ?] b, float[?, ?] c",
         "a, b, c = Split <axis = 1, num_outputs = 3> (x)",
-        each("x", (2, 7), (0, 7)),
+        each("x", (2, 7), (0, 7), (1, 6), (2, 4), (3, 0), (2, 1)),
     ),
     "part of a shape": Case(
         "float[N, 3, M] x", "int64[?] a, int64[?] b, int64 s",
@@ -139,6 +147,11 @@ CASES = {
     "optional output left out": Case(
         "float[N, 4] x", "float[?, ?] y", "y, , d = LayerNormalization(x, w, w)", each("x", (3, 4), (0, 4)),
         {"w": random("f4", (4,))},
+    ),
+    "last output left out": Case("float[N] x", "float[?] y", "y, = Dropout(x)", each("x", (2,), (0,))),
+    "product that would overflow at large sizes": Case(
+        "float[N] x", "float[?] y", "s = Shape(x) p = Mul(s, big) q = Div(p, big) y = ConstantOfShape(q)",
+        each("x", (5,), (0,)), {"big": I64([2**33])},
     ),
     "gather from the end": Case(
         "float[N, 4] x", "float[?, ?] y", "y = Gather <axis = 1> (x, k)", each("x", (3, 4), (0, 4)),
@@ -167,6 +180,32 @@ def test_case(case: Case) -> None:
         assert {name: facts.shapes(shapes)[name] for name in wanted} == {name: a.shape for name, a in wanted.items()}
 
 
+STANDARD = {
+    # onnxruntime takes the end for minus infinity and reverses everything
+    "reversed up to the largest int32": (
+        Case("float[N] x", "float[?] y", "y = Slice(x, s, e, a, s)", each("x", (4,), (1,), (0,)),
+             {"s": I64([-1]), "e": I64([2**31 - 1]), "a": I64([0])}),
+        [(0,), (0,), (0,)],
+    ),
+    # onnxruntime refuses to divide 0 elements by 0
+    "-1 beside a 0 that is empty": (
+        Case("float[N, M, 6] x", "float[?, ?, ?, ?] y", "y = Reshape(x, t)", each("x", (0, 5, 6), (2, 0, 6), (2, 5, 6)),
+             {"t": I64([0, -1, 2, 3])}),
+        [(0, 5, 2, 3), (2, 0, 2, 3), (2, 5, 2, 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "wanted"), STANDARD.values(), ids=STANDARD)
+def test_standard_where_onnxruntime_deviates(case: Case, wanted: list[tuple[int, ...]]) -> None:
+    compiled, facts = sod2.compile(case.model()), sod2.analyze(case.model())
+    for shapes, shape in zip(case.shapes, wanted, strict=True):
+        x = random("f4", shapes["x"])
+        assert facts.admissible(shapes) is None
+        assert facts.shapes(shapes)["y"] == shape
+        assert_close(compiled.run({"x": x}), {"y": x[: shape[0]].reshape(shape)})
+
+
 def test_reflection_wider_than_the_axis() -> None:
     case = CASES["reflection"]
     with pytest.raises(sod2.InputError):
@@ -174,6 +213,7 @@ def test_reflection_wider_than_the_axis() -> None:
 
 
 RANKS = {
+    "rank of an input": ("float[] x", "int64[?, ?] y", "y = NonZero(x)", {}),
     "rank of a target": ("float[N] x, int64[K] z", "float[?] y", "y = Reshape(x, z)", {}),
     "rank that comes out of a loop": (
         "float[3] x, int64 n, bool t", "float[?] y",

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from sod2 import artifact, fusion, order, rdp, storage, versions
+from sod2 import artifact, fusion, order, rdp, sharing, versions
 from sod2.artifact import CompiledModel
 from sod2.codegen import model as codegen
 from sod2.codegen.steps import Emission
@@ -56,7 +56,7 @@ def graph_of(members: list[tuple[str, Case]], variant: str) -> Graph:
 def emitted(graph: Graph) -> Emission:
     analysis = rdp.analyze(graph)
     fused = fusion.plan(graph, analysis)
-    placed = storage.assign(graph, analysis, order.as_given(graph, analysis, fused))
+    placed = sharing.assign(graph, analysis, order.as_given(graph, analysis, fused))
     target = host()
     tile = Tile(target.lanes, target.mr, target.nr)
     kept = versions.plan(graph, fused.groups, analysis, tile, several=True, budget=3.0)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from sod2.codegen.elements import c_string
 from sod2.graph import Loop
-from sod2.loop_storage import Carry, Hold, Stack, varies
+from sod2.loop_storage import varies
 from sod2.loops import only_counts
 from sod2.minting import Mint
-from sod2.storage import Place, byte_size
+from sod2.storage import Carry, Hold, Place, Stack, byte_size
 
 if TYPE_CHECKING:
     from sod2.codegen.steps import Emission

@@ -16,10 +16,9 @@ from sod2.codegen.steps import Emission
 from sod2.dtypes import element_type
 from sod2.fusion import Group
 from sod2.graph import Guard
-from sod2.loop_storage import Carry, Hold, Stack
 from sod2.minting import Mint
 from sod2.rdp import Analysis
-from sod2.storage import Copy, Materialize, Step
+from sod2.storage import Carry, Copy, Hold, Materialize, Stack, Step
 from sod2.symbolic import Dim
 
 _MODEL = Template((Path(__file__).parent / "templates" / "model.c.in").read_text())

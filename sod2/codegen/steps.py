@@ -18,13 +18,12 @@ from sod2.dtypes import element_type
 from sod2.errors import UnsupportedError
 from sod2.fusion import Group
 from sod2.graph import Array, Node
-from sod2.loop_storage import Carry, Hold
 from sod2.minting import Mint, Minted
 from sod2.ops import OPS
 from sod2.ops.anchor import Anchor
 from sod2.ops.op import Facts
 from sod2.rdp import Analysis
-from sod2.storage import Copy, Materialize, Place, Storage, byte_size
+from sod2.storage import Carry, Copy, Hold, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
 _ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
