@@ -26,15 +26,16 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-COUNTED_NS = 200_000_000
-"""Processor time over which threads are counted."""
-COUNTING_S = 3.0
+COUNTED_CALLS, COUNTED, SHARE = 50, 0.03, 0.25
+"""How many calls threads are counted over, in which part of them, and with which share of the work."""
+COUNTING_S = 10.0
 """How long to wait for the last of the threads that were asked for, which other processes may keep from running."""
 
 Arrays = list[np.ndarray]
@@ -222,19 +223,21 @@ class Runner:
 
 
 def busy_threads(work: Callable[[], object], wanted: int) -> int:
-    """Threads of this process that share the work: processor time of all of them over that of the busiest one.
+    """Threads of this process that share a call of `work`: the most that do in at least COUNTED of the calls.
 
-    Not their number, because an engine's caller may take part now and then beside a pool of as many threads as were
-    asked for, of which never more work at a time. Counted over COUNTED_NS at least, and for COUNTING_S at most while
-    the wanted number is not seen, which other processes may delay.
+    A thread has a share when it spends at least SHARE of the busiest one's processor time. Calls are looked at one by
+    one because an engine may use other threads of its pool each time; not all of them count, because other processes
+    may keep a thread from running. Ends when the wanted number is seen, after COUNTING_S at the latest.
     """
     work()  # threads that start on first use are there from now on
-    before, start = processor_times(), time.perf_counter()
-    count, spent = 0, [0]
-    while sum(spent) < COUNTED_NS or (count != wanted and time.perf_counter() < start + COUNTING_S):
+    calls: Counter[int] = Counter()
+    count, start = 0, time.perf_counter()
+    while calls.total() < COUNTED_CALLS or (count != wanted and time.perf_counter() < start + COUNTING_S):
+        before = processor_times()
         work()
         spent = [now - before.get(thread, 0) for thread, now in processor_times().items()]
-        count = round(sum(spent) / max(1, *spent))
+        calls[sum(ns >= SHARE * max(spent) for ns in spent)] += 1
+        count = max(n for n in calls if sum(calls[k] for k in calls if k >= n) >= COUNTED * calls.total())
     return count
 
 
