@@ -6,24 +6,10 @@ may not be taken.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sod2.errors import InputError
-from sod2.graph import Graph, Guard, Value
+from sod2.graph import Graph, Requirement, Value
 from sod2.symbolic import Dim, as_dim, evaluate, substitute
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """Two dims that must be equal whenever `node` runs."""
-
-    left: Dim
-    right: Dim
-    node: str
-    guard: Guard = ()
-
-    def __str__(self) -> str:
-        return f"{self.left} == {self.right} (needed by {self.node})"
 
 
 def declared(value: Value) -> str:

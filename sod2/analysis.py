@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sod2 import admissible
-from sod2.admissible import Requirement
 from sod2.errors import UnsupportedError
-from sod2.graph import Graph, Node
+from sod2.graph import Graph, Guard, Node, Requirement
 from sod2.lattice import Shape, known
 from sod2.loops import Varying
 from sod2.minting import Minted, Minting, symbols_in
@@ -27,6 +26,7 @@ class Analysis:
     minting: Minting
     varying: Mapping[str, Varying] = field(default_factory=dict)  # loops' states that differ from trip to trip
     unchecked: frozenset[str] = frozenset()  # tensors with a dim that consumers require and nothing could check
+    impossible: Mapping[str, Guard] = field(default_factory=dict)  # branches' nodes that can't run, with their guards
 
     def __getitem__(self, tensor: str) -> Fact:
         return self.facts[tensor]

@@ -73,7 +73,7 @@ class Plan:
 
 def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
     """RDP of a model: symbolic facts of every tensor. Needs no C compiler."""
-    return _decided(simplify.run(frontend.load(source, control)))[1]
+    return _ranked(*_decided(simplify.run(frontend.load(source, control))))[1]
 
 
 def _decided(graph: Graph) -> tuple[Graph, Analysis]:
@@ -88,12 +88,11 @@ def _decided(graph: Graph) -> tuple[Graph, Analysis]:
     return graph, analysis
 
 
-def _ranked(graph: Graph, analysis: Analysis) -> Graph:
-    """The graph in which only outputs may have several ranks, as far as ranks.py can do that."""
+def _ranked(graph: Graph, analysis: Analysis) -> tuple[Graph, Analysis]:
+    """The graph in which only outputs may have several ranks, as far as ranks.py can do that, and its analysis."""
     while (split := ranks.run(graph, analysis)) is not graph:
-        graph = frontend.without_dead(split)
-        analysis = rdp.analyze(graph)
-    return graph
+        graph, analysis = _decided(frontend.without_dead(split))
+    return graph, analysis
 
 
 _FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
@@ -106,7 +105,7 @@ _FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
 def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -> Plan:
     """All passes up to code generation."""
     options = options or Options()
-    graph = _ranked(*_decided(simplify.run(frontend.load(source, options.control))))
+    graph, _ = _ranked(*_decided(simplify.run(frontend.load(source, options.control))))
     if options.fusion != "none":
         graph = rewrite.run(graph)
         graph = attention.fuse(graph, rdp.analyze(graph))

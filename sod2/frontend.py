@@ -311,7 +311,7 @@ def without_dead(graph: Graph, keep: Iterable[str] = ()) -> Graph:
         elif needed.intersection(node.outputs):
             live.append(replace(node, outputs=tuple(t if t in needed else "" for t in node.outputs)))
     constants: Mapping[str, Array] = {k: v for k, v in graph.constants.items() if k in needed}
-    return Graph(graph.name, graph.inputs, graph.outputs, tuple(live), constants, graph.opset)
+    return replace(graph, nodes=tuple(live), constants=constants)
 
 
 def _needed(graph: Graph, wanted: Sequence[str]) -> set[str]:

@@ -107,8 +107,22 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """Two dims that must be equal whenever `node` runs."""
+
+    left: Dim
+    right: Dim
+    node: str
+    guard: Guard = ()
+
+    def __str__(self) -> str:
+        return f"{self.left} == {self.right} (needed by {self.node})"
+
+
+@dataclass(frozen=True)
 class Graph:
-    """Nodes in execution order; `constants` are the initializers and everything folded into one."""
+    """Nodes in execution order; `constants` are the initializers and everything folded into one; `required` is what
+    nodes needed that are no longer there."""
 
     name: str
     inputs: tuple[Value, ...]
@@ -116,6 +130,7 @@ class Graph:
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
     opset: int
+    required: tuple[Requirement, ...] = ()
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:

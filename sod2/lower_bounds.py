@@ -7,9 +7,8 @@ decide comparisons, so RDP repeats its analysis with them; the requirements them
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sod2.admissible import Requirement
 from sod2.analysis import Analysis
-from sod2.graph import Graph
+from sod2.graph import Graph, Requirement
 from sod2.minting import Minted
 from sod2.symbolic import evaluate, maximum, substitute, symbol
 
@@ -49,10 +48,13 @@ def _holds(requirement: Requirement, symbols: Mapping[str, int]) -> bool:
 
 
 def bounded(graph: Graph, lows: Mapping[str, int]) -> Graph:
-    """The graph with better lower bounds of its inputs' symbols."""
+    """The graph with better lower bounds of the symbols of its inputs."""
     table = {name: symbol(name, low) for name, low in lows.items()}
     inputs = tuple(
         replace(v, shape=None if v.shape is None else tuple(substitute(d, table) for d in v.shape))
         for v in graph.inputs
     )
-    return replace(graph, inputs=inputs)
+    required = tuple(
+        replace(r, left=substitute(r.left, table), right=substitute(r.right, table)) for r in graph.required
+    )
+    return replace(graph, inputs=inputs, required=required)

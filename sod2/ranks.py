@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sod2.graph import Graph, Guard, Node
+from sod2.graph import Graph, Guard, Node, Requirement
 from sod2.lattice import Nac
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, eq
@@ -97,7 +97,7 @@ def _behind(graph: Graph, node: Node, last: set[str]) -> list[Node]:
     for other in graph.nodes:
         if other.name not in last and not tensors.isdisjoint((*other.inputs, *(p for p, _ in other.guard))):
             found.append(other)
-            tensors.update(other.outputs)
+            tensors.update(t for t in other.outputs if t)  # an absent tensor leads nowhere
     return found
 
 
@@ -127,7 +127,9 @@ def _moved(graph: Graph, analysis: Analysis, node: Node) -> Graph | None:
     before = [n for n in graph.nodes if n.name not in names and n.name not in last]
     moved = [c for c in copies if c is not None]
     after = [n for n in graph.nodes if n.name in last]
-    return replace(graph, nodes=(*before, *mover.switches.values(), *moved, *combined, *after))
+    required = tuple(dict.fromkeys(mover.requirement(r, branch) for r in graph.required for branch in (True, False)))
+    nodes = (*before, *mover.switches.values(), *moved, *combined, *after)
+    return replace(graph, nodes=nodes, required=required)
 
 
 @dataclass
@@ -153,6 +155,15 @@ class _Mover:
             outputs=tuple(t and t + suffix for t in node.outputs),
             guard=(*self.combine.guard, (self.combine.inputs[0], branch), *rest),
         )
+
+    def requirement(self, requirement: Requirement, branch: bool) -> Requirement:
+        """What is required under the copies in a branch; the same for both where its guard is not inside."""
+        depth = next((k for k, (p, _) in enumerate(requirement.guard) if p in self.inside), None)
+        if depth is None:
+            return requirement
+        outer, inner = requirement.guard[:depth], requirement.guard[depth:]
+        renamed = tuple((p + _NAMES[not branch], on) for p, on in inner)
+        return replace(requirement, guard=(*outer, (self.combine.inputs[0], branch), *renamed))
 
     def operand(self, tensor: str, branch: bool) -> str | None:
         predicate, *alternatives = self.combine.inputs

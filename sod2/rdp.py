@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from sod2 import loops
-from sod2.admissible import Requirement
 from sod2.analysis import Analysis, input_symbols
-from sod2.errors import UnsupportedError
-from sod2.graph import Graph, Guard, Loop, Node
+from sod2.errors import ModelError, UnsupportedError
+from sod2.graph import Graph, Guard, Loop, Node, Requirement
 from sod2.lattice import NAC, UNDEF, DimFact, Shape, Undef, known, refine, refine_value
 from sod2.loops import Varying
 from sod2.lower_bounds import bounded, lower_bounds
@@ -57,8 +56,9 @@ def constant_fact(array: np.ndarray) -> Fact:
 class _Solver:
     graph: Graph
     facts: dict[str, Fact] = field(default_factory=dict)
-    requirements: dict[tuple[Dim, Dim], Requirement] = field(default_factory=dict)
+    requirements: dict[tuple[Dim, Dim, Guard], Requirement] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, Guard] = field(default_factory=dict)  # branches' nodes that can't run, with their guards
     open: dict[str, Shape] = field(default_factory=dict)  # what the rules give of outputs whose shape they leave open
     minted: dict[str, Minted] = field(default_factory=dict)
     counted: set[Origin] = field(default_factory=set)  # the dims that have a minted symbol
@@ -70,6 +70,7 @@ class _Solver:
     def start(self) -> None:
         """Inputs are what the file declares of them, constants are known, the rest is undef."""
         self.taken = input_symbols(self.graph)
+        self.requirements.update({(r.left, r.right, r.guard): r for r in self.graph.required})
         for name, array in self.graph.constants.items():
             self.facts[name] = constant_fact(array)
         for value in self.graph.inputs:
@@ -85,11 +86,13 @@ class _Solver:
 
     def require(self, node: Node, pairs: Sequence[tuple[Dim, Dim]], guard: Guard) -> None:
         for left, right in pairs:
-            if eq(left, right) is True:
-                continue
-            old = self.requirements.get((left, right))
-            if old is None or (old.guard and not guard):
-                self.requirements[left, right] = Requirement(left, right, node.name, guard)
+            if eq(left, right) is not True:
+                self.requirements.setdefault((left, right, guard), Requirement(left, right, node.name, guard))
+
+    def needed(self) -> tuple[Requirement, ...]:
+        """The requirements without those that hold already because they do so outside of the branch."""
+        outside = {key: [(*key[:2], key[2][:k]) for k in range(len(key[2]))] for key in self.requirements}
+        return tuple(r for key, r in self.requirements.items() if self.requirements.keys().isdisjoint(outside[key]))
 
     def update(self, node: Node, tensor: str, fact: Fact) -> bool:
         """Join a new truth about a tensor; True when the stored fact became better."""
@@ -155,12 +158,20 @@ class _Solver:
             new = self.degrade(
                 node, self.dtypes(node, op, x), self.reasons.get(origin, f"{origin!r} has no declared rank")
             )
+        elif node.name in self.impossible:
+            return set()
         else:
-            new = self.forward(node, op, x)
+            try:
+                new = self.forward(node, op, x)
+            except ModelError as error:
+                if not node.guard:
+                    raise
+                self.impossible[node.name] = node.guard
+                new = self.degrade(node, self.dtypes(node, op, x), str(error))
         named = [(t, f) for t, f in zip(node.outputs, new, strict=True) if t]
         self.open.update((t, f.shape) for t, f in named)
         changed = {t for t, f in named if self.update(node, t, f)}
-        if self.blocked(node, op, x):
+        if self.blocked(node, op, x) or node.name in self.impossible:
             return changed
         y: list[Fact | None] = [self.facts[t] if t else None for t in node.outputs]
         self.require(node, op.guards(node, x, y), node.guard)
@@ -343,6 +354,8 @@ def _guard(node: Node, tensor: str) -> Guard:
 
 
 def _small(value: TensorValue) -> TensorValue:
+    """A value that is worth following; numpy's functions give scalars for arrays without dims."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
     return NAC if isinstance(value, np.ndarray) and value.dtype == object and value.size > _MAX_VALUE else value
 
 
@@ -363,11 +376,16 @@ def analyze(graph: Graph) -> Analysis:
     """
     lows: Mapping[str, int] = {}
     found = _all_trips(graph, lows)
-    requirements = {(str(r.left), str(r.right)): r for r in found.requirements}  # bounds are no part of the text
+    requirements = _by_text(found)
     while lows != (lows := lower_bounds(found, lows)):
         found = _all_trips(bounded(graph, lows), lows)
-        requirements = {(str(r.left), str(r.right)): r for r in found.requirements} | requirements
+        requirements = _by_text(found) | requirements
     return replace(found, requirements=tuple(requirements.values()))
+
+
+def _by_text(found: Analysis) -> dict[tuple[str, str, Guard], Requirement]:
+    """Requirements by what they say and where; bounds are no part of the text."""
+    return {(str(r.left), str(r.right), r.guard): r for r in found.requirements}
 
 
 def _all_trips(graph: Graph, lows: Mapping[str, int]) -> Analysis:
@@ -394,7 +412,7 @@ def _fixed_point(graph: Graph, lows: Mapping[str, int], varying: Mapping[str, Va
     open_facts = {t for t, f in solver.facts.items() if not known(f.shape) or f.dtype == UNKNOWN_DTYPE}
     reasons = {t: why for t, why in solver.reasons.items() if t in unchecked or t in open_facts}
     minting = Minting(graph, solver.facts, solver.minted)
-    return Analysis(graph, solver.facts, tuple(solver.requirements.values()), reasons, minting, varying, unchecked)
+    return Analysis(graph, solver.facts, solver.needed(), reasons, minting, varying, unchecked, solver.impossible)
 
 
 def analyze_static(graph: Graph, full: Analysis) -> Analysis:

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 
 from sod2 import depth as depths
-from sod2.admissible import Requirement, affine
+from sod2.admissible import affine
 from sod2.codegen import loops, stream
 from sod2.codegen.elements import c_string
 from sod2.codegen.steps import Emission
 from sod2.dtypes import element_type
+from sod2.errors import UnsupportedError
 from sod2.fusion import Group
-from sod2.graph import Guard
+from sod2.graph import Guard, Requirement
 from sod2.minting import Mint
 from sod2.rdp import Analysis
 from sod2.storage import Carry, Copy, Hold, Materialize, Stack, Step
@@ -231,8 +232,15 @@ def _blocks(emission: Emission) -> int:
 
 
 def _known(emission: Emission, requirement: Requirement) -> bool:
-    """Whether the program learns all symbols of a requirement: those of nodes that do not run may be missing."""
-    return (requirement.left.symbols() | requirement.right.symbols()) <= emission.symbols.keys()
+    """Whether the program learns all symbols of a requirement: those of nodes that do not run may be missing.
+
+    Not so where code was left out because of the requirement: it has to be checked.
+    """
+    known = (requirement.left.symbols() | requirement.right.symbols()) <= emission.symbols.keys()
+    if not known and requirement in emission.analysis.graph.required:
+        said = f"{requirement.left} must equal {requirement.right}"
+        raise UnsupportedError(f"node {requirement.node!r} leaves a branch that can't be checked: {said}")
+    return known
 
 
 def _at_stage(emission: Emission, requirement: Requirement) -> bool:

@@ -6,6 +6,7 @@ from sod2.ops.op import OPS, Dynamism, Emitter, Fact, Facts, Index, MappingType,
 
 FAMILIES = (
     "activation",
+    "affine_grid",
     "attention",
     "binary",
     "bits",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sod2.dtypes import is_float
-from sod2.errors import UnsupportedError
+from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Nac, Shape
 from sod2.ops.lift import Element
@@ -62,6 +62,14 @@ def dims_of(fact: Fact | None) -> tuple[Element, ...]:
     if fact is None or not isinstance(fact.shape, tuple):
         raise UnsupportedError(f"a tensor of known rank is needed here, but it is {fact}")
     return fact.shape
+
+
+def ranked_dims(node: Node, x: Facts, i: int, rank: int) -> tuple[Element, ...]:
+    """The dims of input `i`; ModelError when there are not `rank` of them."""
+    dims = dims_of(x[i])
+    if len(dims) != rank:
+        raise ModelError(f"{node.op} (node {node.name!r}) has an input {i} of {x[i]}; {rank} dims are needed")
+    return dims
 
 
 def known_dims(fact: Fact | None) -> tuple[Dim, ...]:

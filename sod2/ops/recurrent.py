@@ -13,7 +13,7 @@ import numpy as np
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
-from sod2.ops.anchor import Anchor, dims_of, f32, initializer, known_dims, must_equal, require_float32
+from sod2.ops.anchor import Anchor, dims_of, f32, initializer, known_dims, must_equal, ranked_dims, require_float32
 from sod2.ops.attributes import present
 from sod2.ops.lift import Element, lift
 from sod2.ops.op import Array, Call, Facts, MappingType, register
@@ -69,7 +69,7 @@ class Recurrent(Anchor):
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         if node.attrs.get("layout", 0):
             raise UnsupportedError(f"{node.op} (node {node.name!r}) has layout=1; layout 0 is supported")
-        steps, batch, _ = dims_of(x[0])
+        steps, batch, _ = ranked_dims(node, x, 0, 3)
         directions, hidden = as_dim(directions_of(node)), self._hidden(node, x)
         shapes: list[Shape] = [(steps, directions, batch, hidden), (directions, batch, hidden)]
         return shapes[: len(node.outputs)]

@@ -22,6 +22,7 @@ from sod2.ops.anchor import (
     known_dims,
     must_equal,
     proved,
+    ranked_dims,
     require_float32,
 )
 from sod2.ops.attributes import present
@@ -45,7 +46,7 @@ class LSTM(Anchor):
 
     def _sizes(self, node: Node, x: Facts) -> tuple[Element, Element, Element]:
         """Steps, batch and hidden."""
-        first, second, _ = dims_of(x[0])
+        first, second, _ = ranked_dims(node, x, 0, 3)
         steps, batch = (second, first) if node.attrs.get("layout", 0) else (first, second)
         if "hidden_size" in node.attrs:
             return steps, batch, as_dim(int(node.attrs["hidden_size"]))

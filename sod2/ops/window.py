@@ -3,7 +3,9 @@
 All formulas are those of the ONNX operator specification, over symbolic sizes: NOTSET and VALID divide rounding down,
 or up with `ceil_mode`, where the last window must start inside the tensor or its leading padding; SAME_UPPER and
 SAME_LOWER make ceil(size / stride) windows and split the padding that this needs, the odd element behind and in front.
-A window that is longer than the padded tensor makes the model invalid: `fits` is the guard.
+A window that is longer than the padded tensor makes the model invalid: `fits` is the guard. Pools are different, as
+engines round the quotient towards zero: a tensor that is too short by less than a stride still has one window, cut off
+at its end, and one that is too short by less than two has none. An axis of no elements is refused.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from sod2.errors import ModelError
 from sod2.graph import Node
 from sod2.symbolic import Dim, DimLike, as_dim, ceildiv, maximum, minimum
+
+_CUT_OFF = ("MaxPool", "AveragePool", "LpPool")  # operators whose windows may end beyond the tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Axis:
     begin: Dim
     end: Dim
     out: Dim
+    overhang: int = 0  # elements by which the first window may reach beyond the padding
 
     @property
     def extent(self) -> Dim:
@@ -35,7 +40,8 @@ class Axis:
     @property
     def fits(self) -> tuple[Dim, Dim]:
         """Two dims that are equal when a window fits into the padded axis."""
-        return minimum(self.size + self.begin + self.end, self.extent), self.extent
+        least = self.extent - self.overhang
+        return minimum(self.size + self.begin + self.end, least), least
 
 
 def ints(node: Node, name: str, count: int, default: int) -> list[int]:
@@ -70,11 +76,14 @@ def axis(node: Node, i: int, rank: int, size: DimLike, kernel: DimLike) -> Axis:
     pads = ints(node, "pads", 2 * rank, 0) if mode == "NOTSET" else [0] * (2 * rank)
     begin, end = as_dim(pads[i]), as_dim(pads[rank + i])
     room = size + begin + end - extent
+    overhang = min(2 * stride - 1, int(extent - begin - end) - 1) if node.op in _CUT_OFF else 0
     if node.attrs.get("ceil_mode", 0):
         out = minimum(ceildiv(room, stride) + 1, ceildiv(size + begin, stride))
+    elif node.op in _CUT_OFF:
+        out = maximum(room // stride + 1, minimum(maximum(room + stride, 0), 1))
     else:
         out = room // stride + 1
-    return Axis(size, kernel, stride, dilation, begin, end, out)
+    return Axis(size, kernel, stride, dilation, begin, end, out, overhang)
 
 
 def axes(node: Node, sizes: Sequence[DimLike], kernel: Sequence[DimLike]) -> list[Axis]:

@@ -6,24 +6,29 @@ static const sod2_conv_kernel *const KERNELS[SOD2_CONV_VERSIONS] = {
     [SOD2_CONV_WINO4] = &sod2_conv_wino4, [SOD2_CONV_WINO6] = &sod2_conv_wino6,
     [SOD2_CONV_DEPTHWISE] = &sod2_conv_depthwise};
 
+/* Whether there is nothing to compute: also at a shape whose sizes make no sense, because this branch is not taken. */
+static int is_empty(const sod2_conv *c) {
+  return c->n <= 0 || c->oh <= 0 || c->ow <= 0;
+}
+
 int sod2_conv_choose(const sod2_conv *c, int threads) {
   (void)threads;
   int best = -1;
   double best_cost = 0;
   for (int v = 0; v < SOD2_CONV_VERSIONS; v++) {
     if (!c->w[v]) continue;
-    const double cost = KERNELS[v]->cost(c);
+    const double cost = is_empty(c) ? 0 : KERNELS[v]->cost(c);
     if (best < 0 || cost < best_cost) best = v, best_cost = cost;
   }
   return best;
 }
 
 int64_t sod2_conv_scratch(const sod2_conv *c, int version, int threads) {
-  return KERNELS[version]->scratch(c, threads) * (int64_t)sizeof(float);
+  return is_empty(c) ? 0 : KERNELS[version]->scratch(c, threads) * (int64_t)sizeof(float);
 }
 
 void sod2_conv_run(const sod2_conv *c, int version, void *scratch, sod2_pool *pool) {
-  KERNELS[version]->run(c, scratch, pool);
+  if (!is_empty(c)) KERNELS[version]->run(c, scratch, pool);
 }
 
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
