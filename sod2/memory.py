@@ -24,7 +24,7 @@ from sod2.peak import undominated
 from sod2.symbolic import Dim, compile_dims, constant, le, maximum
 
 ALIGN = 64  # SOD2_ALIGN of runtime/program.h
-DEPTH_COST = 16  # of runtime/arena.c
+DEPTH_COST = 8  # of runtime/arena.c
 Span = tuple[int, int]  # first and last step of a buffer
 Given = Mapping[int, int]  # offsets of buffers that are placed already, by number
 _NONE: Given = {}

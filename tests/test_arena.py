@@ -121,7 +121,7 @@ def test_placement_by_depth(arena: ctypes.CDLL, problem: tuple[list[Span], list[
     assert (placement, needed) == memory.place_by_depth(spans, sizes, depth_of)
     check_placement(spans, sizes, placement)
     together = memory.place_peak_first(spans, sizes).arena
-    assert list(needed) == sorted(needed) and needed[-1] == placement.arena <= together + together // 16
+    assert list(needed) == sorted(needed) and needed[-1] == placement.arena <= together + together // memory.DEPTH_COST
     for depth, end in enumerate(needed):
         inside = [i for i, d in enumerate(depth_of) if d <= depth]
         assert all(placement.offsets[i] + rounded(sizes[i]) <= end for i in inside)

@@ -25,7 +25,7 @@
 
 #include "program.h"
 
-#define DEPTH_COST 16
+#define DEPTH_COST 8
 
 typedef struct slot {
   int64_t begin, end;
