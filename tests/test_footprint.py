@@ -49,7 +49,7 @@ def test_scan_binds_every_admissible_size(scan: footprint.Scan, compiled: sod2.C
     assert len(scan.points) == 12 * 4
     for point in scan.points:
         height, width = point.symbols["H"], point.symbols["W"]
-        accepted = height >= 3 and width >= 3
+        accepted = height >= 2 and width >= 2  # a window too many: onnxruntime counts none, and takes the size
         assert (point.arena is not None) == accepted
         if accepted:
             assert point.arena == compiled.peak_bytes({"x": (1, 4, height, width), "p": ()})
@@ -59,8 +59,8 @@ def test_scan_binds_every_admissible_size(scan: footprint.Scan, compiled: sod2.C
 def test_budget(scan: footprint.Scan) -> None:
     assert scan.worst.arena is not None
     (*small, last) = scan.fitting(scan.worst.arena - 1)
-    assert small[0] == "H=1 no W" and small[2] == "H=3 W in 4..8"
-    assert last in ("H=12 W in 4..6", "H=12 W=4")
+    assert small[0] == "H=1 no W" and small[2] == "H=3 W in 2..8"
+    assert last == "H=12 W in 2..6"
     assert list(scan.fitting(0)) == [f"H={h} no W" for h in range(1, 13)]
 
 
@@ -111,6 +111,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "live peak, any path" in printed and "within 1KB" in printed and "0 the model refuses" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["memory", str(path), "--range", "H=1:2", "W=5"]) == 1
+    assert main(["memory", str(path), "--range", "H=1", "W=5"]) == 1
     assert "accepts none of the sizes" in capsys.readouterr().err
     assert np.all([p.name in ("m.onnx", "m.png") for p in tmp_path.iterdir()])
