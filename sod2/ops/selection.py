@@ -191,16 +191,6 @@ class Hardmax(SameShape):
 class TensorScatter(SameShape):
     """A cache with an update written into it along `axis`, from each batch entry's write index on."""
 
-    mapping = MappingType.ONE_TO_ONE
-
-    @property
-    def aligned(self) -> bool:
-        return False
-
-    def shape(self, node: Node, x: Facts) -> list[Shape]:
-        assert x[0] is not None
-        return [x[0].shape]
-
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and x[1] is not None
         axis = axis_of(node, len(x[0].dims), -2)
