@@ -1,5 +1,5 @@
-/* What a generated model.c gives to the runtime: constant tables and three functions. runtime/model.c owns memory,
-   threads and the plan; generated code only computes sizes and calls kernels. */
+/* What a generated model.c gives to the runtime: constant tables and three functions. The runtime owns memory, threads
+   and the plan (model.h); generated code only computes sizes and calls kernels. */
 #ifndef SOD2_PROGRAM_H
 #define SOD2_PROGRAM_H
 #include "kernel.h"

@@ -1,0 +1,178 @@
+/* What is decided when dims are bound: symbols, kernel versions, sizes and offsets of the buffers. And what each run
+   of a model whose execution mints symbols (program.h: stages) decides from stage 1 on, from the bound plan and the
+   symbols learnt alone.
+
+   Plans of the last SOD2_PLANS dims are kept; binding dims that were seen costs a comparison. */
+#include <stdlib.h>
+
+#include "model.h"
+
+/* Dims that no model of these declarations accepts; what the symbols allow is program->bind's to check. */
+static int check_dims(const sod2_program *program, const int64_t *dims) {
+  for (int32_t i = 0; i < program->inputs; i++) {
+    const sod2_io *input = &program->input[i];
+    for (int32_t axis = 0; axis < input->rank; axis++) {
+      int64_t dim = *dims++, declared = input->dims[axis];
+      if (dim < 0)
+        return sod2_refuse(SOD2_ERROR_INPUT, "input %s: dim %d is %lld, accepted is 0 or more", input->name, axis,
+                           (long long)dim);
+      if (declared >= 0 && dim != declared)
+        return sod2_refuse(SOD2_ERROR_INPUT, "input %s: dim %d is %lld, accepted is %lld", input->name, axis,
+                           (long long)dim, (long long)declared);
+    }
+  }
+  return SOD2_OK;
+}
+
+static sod2_plan *create_plan(const sod2_model *model) {
+  const sod2_program *program = model->program;
+  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
+                 2 * (size_t)program->buffers + (size_t)program->deepest + 1;
+  sod2_plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
+  if (created == NULL) return NULL;
+  created->dims = (int64_t *)(created + 1);
+  created->sym = created->dims + model->ranks;
+  created->choice = created->sym + program->symbols + program->minted;
+  created->offset = created->choice + program->choices;
+  created->bytes = created->offset + program->buffers;
+  created->needed = created->bytes + program->buffers;
+  return created;
+}
+
+/* Whether all buffers together, rounded up, fit 62 bits: then no sum that the placement makes can overflow. */
+static int sizes_fit(const int64_t *bytes, int32_t count) {
+  int64_t total = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (__builtin_add_overflow(total, bytes[i], &total) || __builtin_add_overflow(total, SOD2_ALIGN, &total)) return 0;
+  return total <= (int64_t)1 << 62;
+}
+
+/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size, -1 without
+   memory for planning. Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write
+   behind its own unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
+static int64_t place(const sod2_program *program, const uint8_t *given, sod2_plan *placed) {
+#ifdef __SANITIZE_ADDRESS__
+  int64_t end = SOD2_ALIGN;
+  for (int pass = 0; pass < 2; pass++)
+    for (int32_t i = 0; i < program->buffers; i++) {
+      int is_given = given != NULL && given[i];
+      if (is_given != (pass == 0)) continue;
+      if (!is_given) placed->offset[i] = end;
+      end = sod2_imax(end, placed->offset[i] + (placed->bytes[i] + 2 * SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN);
+    }
+  return end;
+#else
+  return (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
+      program->buffers, program->steps, program->range, placed->bytes, given, placed->offset);
+#endif
+}
+
+/* Places everything that is known when a shape is bound, and tells the arena that each depth of branches needs. */
+static int64_t place_bound(const sod2_program *program, sod2_plan *placed) {
+#ifndef __SANITIZE_ADDRESS__
+  if (program->deepest > 0 && program->peak_first)
+    return sod2_place_by_depth(program->buffers, program->steps, program->range, placed->bytes, program->depth_of,
+                               program->deepest + 1, placed->offset, placed->needed);
+#endif
+  int64_t arena = place(program, NULL, placed);
+  for (int32_t depth = 0; depth <= program->deepest; depth++) placed->needed[depth] = arena;
+  return arena;
+}
+
+static int64_t live_peak(const sod2_program *program, const sod2_plan *placed) {
+  return sod2_live_peak(program->buffers, program->steps, program->range, placed->bytes);
+}
+
+/* Symbols, kernel versions, sizes and offsets for `dims`. */
+static int fill_plan(sod2_model *model, const int64_t *dims, sod2_plan *filled) {
+  const sod2_program *program = model->program;
+  int overflow = 0;
+  memcpy(filled->dims, dims, sizeof *dims * (size_t)model->ranks);
+  if (program->bind(dims, filled->sym, sod2_sentence, sizeof sod2_sentence) != 0) return SOD2_ERROR_INPUT;
+  program->sizes(filled->sym, sod2_payload(model), sod2_pool_threads(model->pool), filled->choice, filled->bytes,
+                 &overflow);
+  if (overflow || !sizes_fit(filled->bytes, program->buffers))
+    return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
+  filled->live_bytes = live_peak(program, filled);
+  filled->arena_bytes = place_bound(program, filled);
+  if (filled->live_bytes < 0 || filled->arena_bytes < 0)
+    return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  return SOD2_OK;
+}
+
+/* Computes the plan of new dims and remembers it, in place of the one that was not used for longest. */
+static int add_plan(sod2_model *model, const int64_t *dims) {
+  int64_t started = sod2_now_ns();
+  int code = check_dims(model->program, dims);
+  if (code != SOD2_OK) return code;
+  sod2_plan *created = create_plan(model);
+  if (created == NULL) return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", model->program->name);
+  code = fill_plan(model, dims, created);
+  if (code != SOD2_OK) {
+    free(created);
+    return code;
+  }
+  if (model->plans == SOD2_PLANS) free(model->plan[--model->plans]);
+  model->plan[model->plans++] = created;
+  model->bind_ns = sod2_now_ns() - started;
+  return SOD2_OK;
+}
+
+int sod2_find_plan(sod2_model *model, const int64_t *dims, int32_t *index) {
+  for (*index = 0; *index < model->plans; ++*index)
+    if (memcmp(model->plan[*index]->dims, dims, sizeof *dims * (size_t)model->ranks) == 0) return SOD2_OK;
+  int code = add_plan(model, dims);
+  *index = model->plans - 1;
+  return code;
+}
+
+sod2_plan *sod2_use_plan(sod2_model *model, int32_t index) {
+  sod2_plan *used = model->plan[index];
+  memmove(model->plan + 1, model->plan, sizeof used * (size_t)index);
+  return model->plan[0] = used;
+}
+
+/* Forgets what was placed from a stage on. */
+static void forget(sod2_model *model, int stage) {
+  for (int32_t i = 0; i < model->program->buffers; i++) {
+    model->given[i] = model->program->stage_of[i] < stage;
+    if (!model->given[i]) model->bound->bytes[i] = 0;
+  }
+}
+
+void sod2_restart(sod2_model *model) {
+  forget(model, 1);
+  for (int32_t i = 0; i < model->program->blocks; i++) model->block[i].needed = 0;
+  model->arena_bytes = model->bound->arena_bytes;
+  model->live_bytes = model->bound->live_bytes;
+  sod2_set_addresses(model, NULL);
+}
+
+/* Sizes and offsets of the buffers of a stage. */
+static int place_stage(sod2_model *model, int number) {
+  const sod2_program *program = model->program;
+  sod2_plan *bound = model->bound;
+  int overflow = 0;
+  forget(model, number);
+  if (program->stage(number, bound->sym, sod2_payload(model), sod2_pool_threads(model->pool), bound->choice,
+                     bound->bytes, &overflow, sod2_sentence, sizeof sod2_sentence) != 0)
+    return SOD2_ERROR_INPUT;
+  for (int32_t i = 0; i < program->buffers; i++) /* of a branch that checks its sizes when it is taken */
+    bound->bytes[i] = sod2_imax(bound->bytes[i], 0);
+  if (overflow || !sizes_fit(bound->bytes, program->buffers))
+    return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes for these inputs", program->name);
+  int64_t arena = place(program, model->given, bound), live = live_peak(program, bound);
+  if (arena < 0 || live < 0)
+    return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  model->arena_bytes = sod2_imax(model->arena_bytes, arena);
+  model->live_bytes = sod2_imax(model->live_bytes, live);
+  return sod2_reserve(model, arena);
+}
+
+const char *sod2_stage(const sod2_state *state, int number) {
+  sod2_model *model = state->model;
+  model->failure = place_stage(model, number);
+  if (model->failure != SOD2_OK) return sod2_sentence;
+  sod2_set_addresses(model, model->given);
+  return NULL;
+}
