@@ -1,4 +1,4 @@
-"""Command line of the models: `python -m models export NAME OUT.onnx`, `calibrate NAME`, `evidence`.
+"""Command line of the models: `python -m models export NAME OUT.onnx`, `calibrate NAME`, `evidence`, `exported`.
 
 `--weights FILE.safetensors` exports with the weights of a checkpoint in place of random ones; what of it is unused is
 reported, and a checkpoint that lacks a tensor or has one of another shape is refused.
@@ -6,7 +6,8 @@ reported, and a checkpoint that lacks a tensor or has one of another shape is re
 `export` writes one .onnx file; weights above 256 MiB go to one further file beside it, `OUT.onnx.data`. Both are
 renamed into place when complete, the data first. `calibrate` measures the statistics of a model's random weights anew
 (minutes for a full model) and writes them to models/calibration/. `evidence` writes docs/models.md, in which the models
-are held against what is published of them (see models/evidence.py).
+are held against what is published of them (see models/evidence.py), and `exported` docs/exported.md, in which the
+graphs are held against PyTorch's exports (see models/exported.py; the only command that needs PyTorch).
 """
 
 import argparse
@@ -88,6 +89,15 @@ def prove(options: argparse.Namespace) -> None:
         print(f"{options.out}: {len(found)} of {len(names)} models")
 
 
+def compare(out: Path) -> None:
+    """Export the published modules, and write the page about them; ValueError without the packages for it."""
+    try:
+        from models import exported  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ValueError(f"module {error.name!r} is missing: the extra [pytorch] of pyproject.toml has it") from error
+    out.write_text("\n".join(exported.lines()) + "\n", encoding="utf-8")
+
+
 def load(options: argparse.Namespace) -> dict[str, np.ndarray] | None:
     """The tensors of the checkpoint that the command line names, None without one."""
     if options.weights is None:
@@ -108,6 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
     proving.add_argument("--samples", type=int, default=50, help="of each kind of contents")
     proving.add_argument("--seed", type=int, default=1)
     proving.add_argument("--out", type=Path, default=Path("docs/models.md"))
+    comparing = commands.add_parser("exported", help="hold the graphs against PyTorch's exports, ten minutes")
+    comparing.add_argument("--out", type=Path, default=Path("docs/exported.md"))
     for command in (exporting, calibrating):
         command.add_argument("name", help=", ".join(sorted(MODELS)))
     exporting.add_argument("out", type=Path)
@@ -122,6 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
             save(model, options.out)
         elif options.command == "evidence":
             prove(options)
+        elif options.command == "exported":
+            compare(options.out)
         else:
             print(f"wrote {calibrate(options.name, options.variant)}")
     except (ValueError, OSError) as error:

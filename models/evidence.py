@@ -33,7 +33,7 @@ from models.package_data import installed
 from models.probe import Probe
 from models.published import LARGE_GMACS, NODES, PARAMETERS, SMALL_GMACS
 
-FUSIONS = ("Gelu", "Attention", "LayerNormalization")  # what the names of onnxruntime's fused operators end in
+FUSIONS = ("Gelu", "Attention", "LayerNormalization", "FusedMatMul")  # what the fused operators' names end in
 T = TypeVar("T")
 
 
@@ -59,7 +59,7 @@ class Evidence:
     parameters: int
     nodes: float
     gmacs: float | None
-    fused: dict[str, int]
+    fused: Counter[str]
     build_s: float
     analysis_s: float
     unresolved: int
@@ -119,8 +119,8 @@ def multiply_adds(name: str, model: ModelProto) -> float | None:
     return max(deviations, default=None)
 
 
-def fusions(path: Path) -> dict[str, int]:
-    """The fused operators of `FUSIONS` in the graph that onnxruntime makes of a model, by kind."""
+def fusions(path: Path) -> Counter[str]:
+    """The operators of `FUSIONS` that onnxruntime makes of a model's nodes, at its highest level, by kind."""
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = f"{folder}/optimised.onnx"
@@ -128,8 +128,16 @@ def fusions(path: Path) -> dict[str, int]:
         for key, value in (("file_name", "weights.bin"), ("min_size_in_bytes", "1024")):
             options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
         onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        optimised = onnx.load(options.optimized_model_filepath, load_external_data=False)
-    return dict(Counter(node.op_type for node in walk(optimised.graph) if node.op_type.endswith(FUSIONS)))
+        optimised, own = (
+            Counter(node.op_type for node in walk(onnx.load(file, load_external_data=False).graph))
+            for file in (options.optimized_model_filepath, path)
+        )
+    return Counter({kind: number for kind, number in (optimised - own).items() if kind.endswith(FUSIONS)})
+
+
+def listed(fused: Counter[str]) -> str:
+    """Operators and how many of each, as a cell of a table."""
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(fused.items())) or "–"
 
 
 def _draw(name: str, samples: int, seed: int) -> tuple[dict[str, Drawn], list[dict[str, np.ndarray]]]:
@@ -178,7 +186,8 @@ def table(found: list[Evidence], samples: int, seed: int) -> str:
     return "\n".join(_lines(found, samples, seed)) + "\n"
 
 
-def _head(*titles: str) -> Iterator[str]:
+def head(*titles: str) -> Iterator[str]:
+    """The two lines that begin a table."""
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
 
@@ -187,24 +196,24 @@ def _lines(found: list[Evidence], samples: int, seed: int) -> Iterator[str]:
     yield "# The models, measured"
     yield ""
     yield f"Written by `python -m models evidence --samples {samples} --seed {seed}`; models/evidence.py says what is"
-    yield "measured. Times are seconds of one core of the machine that wrote it."
+    yield "measured. Times are seconds of one core of the machine that wrote it. What onnxruntime fuses in PyTorch's"
+    yield "own exports is in [exported.md](exported.md)."
     yield ""
-    yield from _head(
+    yield from head(
         "model", "parameters", "nodes off", "GMAC off", "fused by ORT", "build s", "analysis s", "unresolved"
     )
     for one in found:
-        fused = ", ".join(f"{number} {kind}" for kind, number in sorted(one.fused.items())) or "–"
         equal = "" if one.parameters == PARAMETERS[one.name] else f" (published {PARAMETERS[one.name]:,})"
         gmacs = "–" if one.gmacs is None else f"{one.gmacs:.2%}"
         yield (
-            f"| {MODELS[one.name].title} | {one.parameters:,}{equal} | {one.nodes:.1%} | {gmacs} | {fused}"
+            f"| {MODELS[one.name].title} | {one.parameters:,}{equal} | {one.nodes:.1%} | {gmacs} | {listed(one.fused)}"
             f" | {one.build_s:.1f} | {one.analysis_s:.2f} | {one.unresolved} |"
         )
     kinds = " · ".join(max((one.drawn for one in found), key=len))
     yield ""
     yield f"Median build: {statistics.median(one.build_s for one in found):.1f} s."
     yield ""
-    yield from _head("model", "rate wanted", f"{kinds} rate", f"{kinds} paths", "SoD² error", "steps run", "repeats")
+    yield from head("model", "rate wanted", f"{kinds} rate", f"{kinds} paths", "SoD² error", "steps run", "repeats")
     for one in found:
         wanted = MODELS[one.name].rate
         rates = " · ".join("–" if kind.rate is None else f"{kind.rate:.3f}" for kind in one.drawn.values())
