@@ -16,7 +16,9 @@ from sod2 import (
     artifact,
     attention,
     branches,
+    conv_sums,
     frontend,
+    functions,
     fusion,
     order,
     ranks,
@@ -109,6 +111,7 @@ def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -
     if options.fusion != "none":
         graph = rewrite.run(graph)
         graph = attention.fuse(graph, rdp.analyze(graph))
+        graph = conv_sums.fuse(graph, rdp.analyze(graph))
     analysis = rdp.analyze(graph)
     if (wide := widening.run(graph, analysis)) is not graph:
         graph = simplify.fold_constants(wide)
@@ -152,18 +155,9 @@ def compile(source: str | Path | onnx.ModelProto, options: Options | None = None
 def _key(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> str:
     digest = hashlib.sha256(artifact.code_digest().encode())
     digest.update(json.dumps([asdict(options), asdict(target)], sort_keys=True).encode())
-    model = frontend.read(source)
-    digest.update(model.SerializeToString(deterministic=True) if model.ByteSize() < 2**31 else _pieces(model))
+    light, heavy = functions.without_data(frontend.read(source))  # protobuf serializes nothing above 2 GB
+    digest.update(light.SerializeToString(deterministic=True))
+    for tensor in heavy:
+        digest.update(tensor.name.encode())
+        digest.update(np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:32]
-
-
-def _pieces(model: onnx.ModelProto) -> bytes:
-    """Digest of a model above protobuf's 2 GB limit: its initializers one by one, then the rest."""
-    digest = hashlib.sha256()
-    for tensor in model.graph.initializer:
-        digest.update(tensor.name.encode() + np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).data)
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model)
-    del rest.graph.initializer[:]
-    digest.update(rest.SerializeToString(deterministic=True))
-    return digest.digest()

@@ -1,7 +1,7 @@
 """Operators of com.microsoft that exporters leave in models, as nodes of the standard's operators.
 
-Two small operators of our own help: Scale multiplies by an attribute, SwapLast exchanges the last two dims of a tensor
-of any rank (ops/scale.py).
+Small operators of our own help: Scale multiplies by an attribute, SwapLast exchanges the last two dims of a tensor of
+any rank (ops/scale.py), RecurrentWeights are an LSTM's, made of quantised ones (ops/recurrent_weights.py).
 """
 
 from collections.abc import Callable
@@ -105,6 +105,18 @@ def rms_norm(node: Node) -> list[Node]:
     return chain.nodes
 
 
+def dynamic_quantize_lstm(node: Node) -> list[Node]:
+    """LSTM of float weights, whose products see their operands rounded to 8 bits."""
+    chain = _Chain(node)
+    w, r = (
+        chain.add("RecurrentWeights", node.inputs[k], *node.inputs[first : first + 2], domain="sod2")
+        for k, first in ((1, 8), (2, 10))
+    )
+    attrs = {**node.attrs, "quantised": 1}
+    inputs = (node.inputs[0], w, r, *node.inputs[3:8])
+    return [*chain.nodes, Node(node.name, "LSTM", inputs, node.outputs, attrs, node.guard)]
+
+
 LOWERED: dict[tuple[str, str], Callable[[Node], list[Node]]] = {
     (DOMAIN, "FusedMatMul"): fused_matmul,
     (DOMAIN, "Gelu"): gelu("none"),
@@ -113,5 +125,6 @@ LOWERED: dict[tuple[str, str], Callable[[Node], list[Node]]] = {
     (DOMAIN, "QuickGelu"): quick_gelu,
     (DOMAIN, "SkipLayerNormalization"): skip_layer_norm,
     (DOMAIN, "SkipSimplifiedLayerNormalization"): skip_rms_norm,
+    (DOMAIN, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     ("", "SimplifiedLayerNormalization"): rms_norm,
 }

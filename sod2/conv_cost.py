@@ -1,10 +1,10 @@
 """Expected time of the versions of a convolution.
 
-The Python twin of the cost functions of runtime/conv_panel.c, conv_pixel.c, winograd.c and depthwise.c, by which the
-runtime chooses among the kept versions once sizes are bound. The model counts the steps of the register tiles exactly,
-partial tiles included, adds measured costs for what surrounds them (filling strips, storing, transforms), and lets
-Winograd take no less time than its weights need to arrive from memory. Measured on Zen 5, and within 10 % there except
-where a layer takes only a few microseconds.
+The Python twin of the cost functions of runtime/conv_panel.c, conv_pixel.c, conv_dot.c, winograd.c and depthwise.c, by
+which the runtime chooses among the kept versions once sizes are bound. The model counts the steps of the register tiles
+exactly, partial tiles included, adds measured costs for what surrounds them (filling strips, storing, transforms), and
+lets Winograd take no less time than its weights need to arrive from memory. Measured on Zen 5, and within 10 % there
+except where a layer takes only a few microseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from sod2.packing import Tile
 
 _STRIP_CYCLES = 0.4  # per float of the image
 _STORE_CYCLES = {"panel": 5.5, "pixel": 12.0}  # per vector of results
+_DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
+_GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
 _TRANSFORM_CYCLES = {2: 78.0, 4: 223.0, 6: 475.0}  # per tile and vector of channels
 _BYTES_PER_CYCLE = 6.0  # of weights from memory, half of the bandwidth of a core
@@ -55,7 +57,7 @@ class ConvLayer:
 
 def possible_versions(layer: ConvLayer) -> tuple[str, ...]:
     """The versions that compute this layer."""
-    found = ["panel", "pixel"]
+    found = ["panel", "pixel", "dot"]
     unit = layer.stride == (1, 1) and layer.dilation == (1, 1)
     if layer.kernel == (3, 3) and unit and layer.groups == 1:
         found += ["wino2", "wino4", "wino6"]
@@ -102,6 +104,10 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
         panels = layer.groups * ceil(layer.oc // layer.groups / tile.nr)
         tiles = lines * _block_cycles(pixels, tile) * panels * layer.depth
         return tiles + _STORE_CYCLES[version] * lines * pixels * panels * tile.nr / tile.lanes + _strip_cycles(layer)
+    if version == "dot":
+        gathered = 0.0 if layer.in_place and pixels == 1 else _GATHER_CYCLES * layer.depth
+        row = _DOT_CYCLES + layer.depth / tile.lanes
+        return lines * pixels * (layer.oc * row + layer.groups * gathered) + _strip_cycles(layer)
     if version == "depthwise":
         vectors = layer.n * layer.oc * layer.out[0] * ceil(layer.out[1] / tile.lanes)
         return vectors * (0.6 * layer.kernel[0] * layer.kernel[1] + 8)
@@ -110,7 +116,7 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
 
 def packed_floats(version: str, layer: ConvLayer, tile: Tile) -> int:
     """Size of the weights that `packing.conv_weights` gives for a version."""
-    if version in ("panel", "depthwise"):
+    if version in ("panel", "dot", "depthwise"):
         return layer.oc * layer.depth
     if version == "pixel":
         return layer.groups * ceil(layer.oc // layer.groups / tile.nr) * tile.nr * layer.depth

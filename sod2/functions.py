@@ -6,6 +6,7 @@ inliner's sight, because it works on the serialized model, which must not exceed
 """
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import onnx.inliner
 from sod2.errors import UnsupportedError
 from sod2.ops import OPS
 
-_SMALL = 1 << 12  # bytes of an initializer that the inliner sees
+_SMALL = 1 << 10  # elements of an initializer that the inliner sees
 _DEPTH = 8  # functions within functions
 _DOMAIN = "sod2.definition"
 
@@ -34,9 +35,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without functions: none of its own, and none of the standard that has no rules here."""
     if not model.functions and not any(True for _ in _calls(model.graph)):
         return model
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
-    heavy = without_data(light.graph)
+    light, heavy = without_data(model)
     for _ in range(_DEPTH):
         _declare(light)
         if not light.functions:
@@ -48,17 +47,28 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     return light
 
 
-def without_data(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Turn the large initializers of a graph into inputs; returns them, to be put back among the initializers."""
-    heavy = [t for t in graph.initializer if t.ByteSize() > _SMALL]
-    small = [t for t in graph.initializer if t.ByteSize() <= _SMALL]
-    del graph.initializer[:]
-    graph.initializer.extend(small)
-    named = {v.name for v in graph.input}
-    graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in heavy if t.name not in named
-    )
-    return heavy
+def without_data(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[onnx.TensorProto]]:
+    """A copy whose large initializers are inputs, and these, to be put back among the initializers.
+
+    They are not copied, nor asked for their size: protobuf says that of no message above 2 GB.
+    """
+    light = _copy(model, "graph")
+    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    heavy = []
+    named = {v.name for v in model.graph.input}
+    for t in model.graph.initializer:
+        if math.prod(t.dims) <= _SMALL or t.data_type == onnx.TensorProto.STRING:
+            light.graph.initializer.append(t)
+            continue
+        heavy.append(t)
+        if t.name not in named:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    return light, heavy
+
+
+def _copy(message: Any, without: str) -> Any:
+    """A message of the same type with all fields but one."""
+    return type(message)(**{field.name: value for field, value in message.ListFields() if field.name != without})
 
 
 def _calls(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

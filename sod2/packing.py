@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-CONV_VERSIONS = ("panel", "pixel", "wino2", "wino4", "wino6", "depthwise")
+CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino4", "wino6", "depthwise")
 """Names of the versions of a convolution, in the order of the enumeration of `conv.h`."""
 
 WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
@@ -85,7 +85,7 @@ def conv_pixel(w: Array, groups: int, nr: int) -> Array:
     return _joined(_panels(matrix.T, nr) for matrix in _grouped(w, groups))
 
 
-def conv_depthwise(w: Array) -> Array:
+def conv_plain(w: Array) -> Array:
     """[oc][kh][kw]: as ONNX has it."""
     return np.ascontiguousarray(w, np.float32).ravel()
 
@@ -136,7 +136,8 @@ def conv_weights(version: str, w: Array, groups: int, tile: Tile) -> Array:
     pack: dict[str, Callable[[], Array]] = {
         "panel": lambda: conv_panel(w, groups, tile.mr),
         "pixel": lambda: conv_pixel(w, groups, tile.nr),
-        "depthwise": lambda: conv_depthwise(w),
+        "dot": lambda: conv_plain(w),
+        "depthwise": lambda: conv_plain(w),
         "wino2": lambda: conv_winograd(w, 2, tile.lanes, tile.nr),
         "wino4": lambda: conv_winograd(w, 4, tile.lanes, tile.nr),
         "wino6": lambda: conv_winograd(w, 6, tile.lanes, tile.nr),

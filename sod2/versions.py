@@ -1,6 +1,6 @@
 """MVC: which versions of each convolution are kept (paper, section 3.5).
 
-A version is a kernel with weights packed for it: direct (lanes over pixels or over output channels), or Winograd F(2)
+A version is a kernel with weights packed for it: direct (lanes over pixels, output channels or taps), or Winograd F(2)
 and F(4), whose transformed weights take 1.8 and 4 times the raw ones. The library also has F(6), which is not kept: its
 error is three times F(4)'s on SkipNet-101 (8e-5 of the output's scale), and with 7.1 times the weights it made neither
 SkipNet nor YOLO-V6 faster. At run time the kernel library picks among the kept versions by a cost formula over the
@@ -29,7 +29,7 @@ Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
 Environment = Mapping[str, int]
 
 _EXTENTS = (128, 320, 640)  # sizes that every free input dim takes, as near as its declaration allows
-_DIRECT = ("panel", "pixel", "depthwise")
+_DIRECT = ("panel", "pixel", "dot", "depthwise")
 _INACCURATE = ("wino6",)
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
 

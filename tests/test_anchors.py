@@ -21,8 +21,8 @@ from sod2.ops.anchor import Anchor, Bias
 from sod2.symbolic import Dim, as_dim, symbol, to_c
 
 RUNTIME = [
-    *("threads.c", "tile.c", "gemm.c", "conv.c", "conv_panel.c", "conv_pixel.c", "conv_transpose.c", "depthwise.c"),
-    *("strips.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c", "reduce_nd.c", "scan.c"),
+    *("threads.c", "tile.c", "gemm.c", "conv.c", "conv_panel.c", "conv_pixel.c", "conv_dot.c", "conv_transpose.c"),
+    *("depthwise.c", "strips.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c", "reduce_nd.c", "scan.c"),
     *("recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c"),
 ]
 HEADERS = ("conv.h", "gemm.h", "kernels.h", "reduce_nd.h", "recurrent.h", "scatter.h", "linear.h", "causal_conv.h")
@@ -179,7 +179,7 @@ def versions_of(node: Node, arrays: list[np.ndarray | None]) -> list[tuple[str, 
     """Every version of a convolution that can run this one, alone and all together."""
     if node.op != "Conv" or (weights := arrays[1]) is None:
         return [()]
-    found = ["panel", "pixel"]
+    found = ["panel", "pixel", "dot"]
     group = node.attrs.get("group", 1)
     unit = all(v == 1 for name in ("strides", "dilations") for v in node.attrs.get(name, ()))
     if group > 1 and weights.shape[1] == 1:

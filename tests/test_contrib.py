@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 import pytest
 
+import sod2
 from tests.batch import Batch, prepare
 from tests.graphs import assert_close, expected, random
 
 DECLARED = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_DIRECTIONS = {1: "forward", 2: "bidirectional"}
 X = {"x": (3, 5, 8)}
 # inputs by name, the node, outputs
 CASES: dict[str, tuple[dict[str, tuple[int, ...]], str, int]] = {
@@ -67,3 +69,28 @@ def test_contrib(batch: Batch, name: str, size: int) -> None:
     shapes = {t: (size, *s[1:]) if len(s) == 3 else s for t, s in CASES[name][0].items()}
     inputs = {t: random(np.float32, s, k) for k, (t, s) in enumerate(shapes.items())}
     assert_close(batch.load(name).run(inputs), expected(model(name), inputs))
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["scale per layer", "scale per column"])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_dynamically_quantised_lstm(directions: int, columns: bool) -> None:
+    """Operands are rounded to the very numbers that onnxruntime rounds them to."""
+    inputs, hidden = 5, 7
+    scales = (directions, 4 * hidden) if columns else (directions,)
+    draw = np.random.default_rng(directions)
+    stored = {
+        "w": draw.integers(0, 256, (directions, inputs, 4 * hidden), np.uint8),
+        "r": draw.integers(0, 256, (directions, hidden, 4 * hidden), np.uint8),
+        "b": random(np.float32, (directions, 8 * hidden)),
+        "s": np.full(scales, 0.01, np.float32) * np.float32(draw.uniform(0.5, 1, scales)),
+        "z": np.full(scales, 128, np.uint8),
+    }
+    node = f"""com.microsoft.DynamicQuantizeLSTM <hidden_size = {hidden}, direction = "{_DIRECTIONS[directions]}">
+               (x, w, r, b, , , , , s, z, s, z)"""
+    text = f"{DECLARED} g (float[S, N, {inputs}] x) => (float[?, ?, ?, ?] y, float[?, ?, ?] h, float[?, ?, ?] c)"
+    source = onnx.parser.parse_model(f"{text} {{ y, h, c = {node} }}")
+    source.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in stored.items())
+    compiled = sod2.compile(source)
+    for shape in ((4, 1, inputs), (1, 3, inputs), (9, 2, inputs)):
+        x = {"x": random(np.float32, shape)}
+        assert_close(compiled.run(x), expected(source, x), 1e-5)

@@ -17,11 +17,14 @@ import pytest
 from sod2 import conv_cost, packing
 
 RUNTIME = Path(packing.__file__).parent / "runtime"
-SOURCES = ["gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "winograd", "depthwise", "conv_transpose"]
+SOURCES = [
+    *("gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "conv_dot"),
+    *("winograd", "depthwise", "conv_transpose"),
+]
 I64, PTR = ctypes.c_int64, ctypes.c_void_p
 CONV_SIZES = ["n", "ic", "ih", "iw", "oc", "oh", "ow", "groups", "kh", "kw", "sh", "sw", "pt", "pl", "dh", "dw"]
 # Relative to the largest output: sums of up to 2000 products in float32, and the transforms of Winograd.
-TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "depthwise": 3e-6, "wino2": 5e-6, "wino4": 1e-5, "wino6": 4e-5}
+TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "dot": 3e-6, "depthwise": 3e-6, "wino2": 5e-6, "wino4": 1e-5, "wino6": 4e-5}
 
 
 class Epilogue(ctypes.Structure):
@@ -311,6 +314,10 @@ GENERAL = [
     Case(1, 2, 3, (0, 4), (1, 1)),
     Case(1, 130, 50, (20, 24), (1, 1)),
     Case(1, 300, 9, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1)),
+    Case(1, 70, 10, (1, 1), (1, 1)),
+    Case(2, 700, 3, (1, 1), (1, 1)),
+    Case(1, 500, 300, (1, 1), (1, 1)),
+    Case(1, 130, 120, (2, 1), (3, 3), (1, 1), (1, 1, 1, 1), groups=2),
 ]
 WINOGRAD = [
     Case(1, 16, 16, (14, 14), (3, 3), pads=(1, 1, 1, 1)),
@@ -339,8 +346,30 @@ DEPTHWISE = [
 ]
 
 
+# A column stride of 2 splits both phases of a row at once: every padding and parity of the ends, and rows outside.
+PAIRS = [
+    Case(1, 2, 3, (height, width), (3, kernel), (2, 2), (top, left, 1, right))
+    for height, width, kernel, top, left, right in [
+        *((4, width, 3, 1, left, 1) for width in (1, 2, 33, 34, 65) for left in (0, 1, 2)),
+        *((3, width, 2, 4, left, 3) for width in (5, 32) for left in (0, 3, 5)),
+        *((5, 36, 4, 0, left, right) for left in (0, 4, 41) for right in (0, 40)),
+    ]
+] + [
+    Case(1, 3, 2, (7, 38), (2, 3), (1, 2), (0, 2, 1, 1), (1, 3)),
+    Case(2, 4, 4, (9, 35), (3, 3), (1, 2), (1, 1, 1, 1), groups=4),
+    Case(1, 2, 3, (3, 1400), (3, 3), (2, 2), (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=str)
+def test_pairs_of_columns(kernels: Kernels, case: Case) -> None:
+    check_conv(kernels, case, "panel")
+    if case.groups == case.ic:
+        check_conv(kernels, case, "depthwise")
+
+
 @pytest.mark.parametrize("case", GENERAL + WINOGRAD, ids=str)
-@pytest.mark.parametrize("version", ["panel", "pixel"])
+@pytest.mark.parametrize("version", ["panel", "pixel", "dot"])
 def test_implicit_gemm(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
 

@@ -122,7 +122,7 @@ def test_max_pool_keeps_nan(lib: ctypes.CDLL) -> None:
 class Lstm(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("steps", "batch", "input", "hidden")),
-        *((name, ctypes.c_int) for name in ("directions", "reverse", "input_forget")),
+        *((name, ctypes.c_int) for name in ("directions", "reverse", "input_forget", "quantised")),
         ("clip", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("x", "w", "r", "b", "p", "h0", "c0", "lengths", "y", "y_h", "y_c")),
     ]
@@ -167,7 +167,7 @@ def test_lstm(
     def run(pool: ctypes.c_void_p) -> Array:
         out = [np.full_like(value, np.nan) for value in expected]
         pointers = [pointer(inputs[name]) for name in ("x", "w", "r", "b", "p", "h0", "c0", "lengths")]
-        flags = (directions, direction == "reverse", attributes.get("input_forget", 0))
+        flags = (directions, direction == "reverse", attributes.get("input_forget", 0), 0)
         clip = attributes.get("clip", np.inf)
         layer = Lstm(*sizes, *flags, clip, *pointers, *map(pointer, out))
         work = scratch(lib.sod2_lstm_scratch(ctypes.byref(layer), lib.sod2_pool_threads(pool)))
@@ -184,7 +184,7 @@ def test_lstm_empty(lib: ctypes.CDLL, sizes: tuple[int, int, int, int]) -> None:
     h0 = normal(1, batch, hidden)
     y, last = np.full((steps, 1, batch, hidden), np.nan, np.float32), np.full((1, batch, hidden), np.nan, np.float32)
     inputs = [pointer(value) for value in (x, w, r, None, None, h0, None, None)]
-    layer = Lstm(*sizes, 1, 0, 0, np.inf, *inputs, pointer(y), pointer(last), pointer(None))
+    layer = Lstm(*sizes, 1, 0, 0, 0, np.inf, *inputs, pointer(y), pointer(last), pointer(None))
     work = scratch(lib.sod2_lstm_scratch(ctypes.byref(layer), 1))
     lib.sod2_lstm_run(ctypes.byref(layer), pointer(work), None)
     assert np.isfinite(y).all()

@@ -31,6 +31,7 @@ FAMILIES = (
     "pool",
     "quantize",
     "recurrent",
+    "recurrent_weights",
     "reduce",
     "reshape",
     "resize",

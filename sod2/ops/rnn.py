@@ -1,7 +1,8 @@
 """LSTM: all steps of a recurrent layer in one anchor (runtime/lstm.c).
 
 x [steps, batch, input] (layout 0), weights [directions, 4 hidden, ...] with the gates in the order i, o, f, c.
-Default activations only; layout 1 is analysed but has no kernel.
+Default activations only; layout 1 is analysed but has no kernel. With the attribute `quantised` the products see x
+and the hidden states rounded to 8 bits, which is what a DynamicQuantizeLSTM becomes (contrib.py).
 """
 
 import math
@@ -116,6 +117,7 @@ class LSTM(Anchor):
                 directions=directions_of(node),
                 reverse=int(node.attrs.get("direction", "forward") == "reverse"),
                 input_forget=int(node.attrs.get("input_forget", 0)),
+                quantised=int(node.attrs.get("quantised", 0)),
                 clip=f32(float(node.attrs.get("clip", math.inf))),
                 x=operand(0),
                 w=operand(1),
@@ -157,6 +159,8 @@ class LSTM(Anchor):
         steps, batch, _ = x.shape
         hidden = r.shape[2]
         lengths = np.full(batch, steps) if lengths is None else lengths
+        quantised = node.attrs.get("quantised", 0)
+        read = rounded_to_8_bits(x.astype(np.float64)) if quantised else x
         y = np.zeros((steps, len(w), batch, hidden))
         h = np.zeros((len(w), batch, hidden)) if h0 is None else h0.astype(np.float64)
         c = np.zeros((len(w), batch, hidden)) if c0 is None else c0.astype(np.float64)
@@ -164,10 +168,11 @@ class LSTM(Anchor):
             backward = d == 1 or node.attrs.get("direction", "forward") == "reverse"
             bias = np.zeros(4 * hidden) if b is None else b[d, : 4 * hidden].astype(np.float64) + b[d, 4 * hidden :]
             peephole = np.zeros(3 * hidden) if p is None else p[d].astype(np.float64)
-            for n in range(batch):
-                order = range(int(lengths[n]))
-                for t in reversed(order) if backward else order:
-                    gates = w[d].astype(np.float64) @ x[t, n] + r[d].astype(np.float64) @ h[d, n] + bias
+            for step in range(steps):
+                seen = rounded_to_8_bits(h[d]) if quantised else h[d].copy()
+                for n in np.flatnonzero(np.asarray(lengths) > step):
+                    t = int(lengths[n]) - 1 - step if backward else step
+                    gates = w[d].astype(np.float64) @ read[t, n] + r[d].astype(np.float64) @ seen[n] + bias
                     h[d, n], c[d, n] = cell(node, gates, c[d, n], peephole)
                     y[t, d, n] = h[d, n]
         return [a.astype(x.dtype) for a in (y, h, c)][: len(node.outputs)]
@@ -196,6 +201,14 @@ class LSTM(Anchor):
         yield {"hidden_size": 2, "direction": "bidirectional"}, [x, w, r, b, None, h0, c0, p]
         x, w, r, b, h0, c0, p = arrays(1, 1, 10, 10, 1)
         yield {"hidden_size": 10}, [x, w, r, b, None, h0, c0]
+
+
+def rounded_to_8_bits(a: Array) -> Array:
+    """What DynamicQuantizeLinear and DequantizeLinear leave of numbers."""
+    low, high = a.min(initial=0.0), a.max(initial=0.0)
+    scale = (high - low) / 255 if high > low else 1.0
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return np.asarray((np.clip(np.rint(a / scale) + zero, 0, 255) - zero) * scale)
 
 
 def cell(node: Node, gates: Array, c: Array, peephole: Array) -> tuple[Array, Array]:

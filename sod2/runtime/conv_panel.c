@@ -5,8 +5,14 @@
    last panel of an image that is read in place is copied first: its vectors would read beyond the image. */
 #include "strips.h"
 #include "tile.h"
+#include "tuning.h"
 
-enum { MAX_PIXELS = 8 * SOD2_NR, TILE_LD = MAX_PIXELS + SOD2_NR };
+enum {
+  MAX_PIXELS = SOD2_PANEL_PIXELS * SOD2_NR,
+  TILE_LD = MAX_PIXELS + SOD2_NR,
+  CHUNKS = 16,       /* a thread, where they are long enough: threads wait for the last one of each window */
+  MIN_WORK = 1 << 20 /* multiply-adds of a chunk: some 10 us */
+};
 static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart */
 
 typedef struct panel_plan {
@@ -75,8 +81,9 @@ static void copy_tail(const sod2_window *w) {
 static void compute(const sod2_window *w, sod2_pool *pool) {
   sod2_window window = *w;
   panel_plan p = *(const panel_plan *)w->plan;
-  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), wanted = 4 * sod2_pool_threads(pool);
-  p.shares = sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks);
+  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), work = p.rows * w->strips->depth * w->lines * w->columns;
+  const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), work / MIN_WORK);
+  p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
   window.plan = &p;
   if (tail_floats(w->strips)) copy_tail(w);
   sod2_parallel(pool, blocks * p.shares, panel_chunk, &window);

@@ -5,10 +5,11 @@
    pixels pass; the finished tile is transposed to rows of pixels for the epilogue. */
 #include "strips.h"
 #include "tile.h"
+#include "tuning.h"
 
 enum {
-  KC = 512,
-  MAX_PIXELS = 112 / SOD2_MR * SOD2_MR,
+  KC = SOD2_PIXEL_DEPTH,
+  MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
 static const double STORE_CYCLES = 12;

@@ -140,6 +140,17 @@ static void compute(const depthwise_job *job, int64_t image, int64_t channel, in
   sod2_conv_store(c, tile, lines * c->ow, image, channel, 1, y0 * c->ow, lines * c->ow);
 }
 
+/* Input rows of `lines` output lines from y0 on, in all phases. */
+static void fill(const sod2_conv *c, const depthwise_plan *p, const float *x, int64_t y0, int64_t lines, float *strip) {
+  const int64_t iy = y0 * c->sh - c->pt, rows = strip_rows(c, lines);
+  if (c->sw == 2) {
+    sod2_strip_pair(c, x, iy, 1, rows, -c->pl, p->width, strip, strip + p->phase);
+    return;
+  }
+  for (int64_t f = 0; f < c->sw; f++)
+    sod2_strip_phase(c, x, iy, 1, rows, f - c->pl, p->width, strip + f * p->phase);
+}
+
 static void depthwise_chunk(void *arg, int64_t chunk, int thread) {
   const depthwise_job *job = arg;
   const sod2_conv *c = job->c;
@@ -148,9 +159,7 @@ static void depthwise_chunk(void *arg, int64_t chunk, int thread) {
   float *strip = job->scratch + p->offsets + thread * (p->strip + p->tile), *tile = strip + p->strip;
   for (int64_t y0 = 0; y0 < c->oh; y0 += p->lines) {
     const int64_t lines = sod2_imin(p->lines, c->oh - y0);
-    for (int64_t f = 0; f < c->sw; f++)
-      sod2_strip_phase(c, c->x + chunk * c->ih * c->iw, y0 * c->sh - c->pt, 1, strip_rows(c, lines), f - c->pl,
-                       p->width, strip + f * p->phase);
+    fill(c, p, c->x + chunk * c->ih * c->iw, y0, lines, strip);
     for (int64_t i = 0; i < multiplier; i++) compute(job, image, group * multiplier + i, y0, lines, strip, tile);
   }
 }

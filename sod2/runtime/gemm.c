@@ -1,8 +1,8 @@
 /* GEMM over packed B.
 
-   A piece of work is one panel of NR columns times up to GROUP row blocks. The sum over k is cut into pieces of KC, so
+   A piece of work is one panel of NR columns times up to MAX_ROWS rows. The sum over k is cut into pieces of KC, so
    that KC rows of the panel stay in L1 while the row blocks pass over them; partial sums wait in a tile of the stack
-   (at most GROUP * MR rows), which the epilogue reads at the end. A is read in place: packing it gained nothing when
+   (at most MAX_ROWS rows), which the epilogue reads at the end. A is read in place: packing it gained nothing when
    its rows are contiguous; otherwise KC columns of a row block are copied to the stack first.
 
    One kernel serves all shapes: a matrix-vector product is bound by the stream of B, which a tile of one row reads at
@@ -10,8 +10,9 @@
 #include "gemm.h"
 
 #include "tile.h"
+#include "tuning.h"
 
-enum { KC = 768, GROUP = 8, MAX_ROWS = GROUP * SOD2_MR };
+enum { KC = SOD2_GEMM_DEPTH, MAX_ROWS = SOD2_GEMM_ROWS * SOD2_MR };
 
 typedef struct gemm_job {
   const sod2_gemm *g;

@@ -88,6 +88,7 @@ typedef struct sod2_lstm {
     int directions; /* 1 or 2 */
     int reverse;    /* of a single direction */
     int input_forget;
+    int quantised; /* W sees x, and R the state of each step and direction, rounded to 8 bits on a scale of its own */
     float clip;              /* arguments of the gates, not the cell, are clipped to [-clip, clip]; infinity for none */
     const float *x;          /* [steps, batch, input] */
     const float *w, *r;      /* [directions, 4 hidden, input], [directions, 4 hidden, hidden] */

@@ -2,6 +2,7 @@
    are computed together and turned into the new state at once, so no buffer of gates is needed. Both directions and all
    sequences of the batch advance in the same step. Within a step threads share blocks of units; small layers stay on
    one thread. */
+#include "dot.h"
 #include "kernels.h"
 
 enum { GRAIN = 32768 }; /* multiply-adds a chunk: some 2 us */
@@ -10,35 +11,13 @@ typedef struct job {
     const sod2_lstm *l;
     int64_t step, units, blocks; /* units a block, blocks a sequence */
     float *h_last, *h_next, *c;  /* [directions, batch, hidden] */
+    float *h_read;               /* h_last as R sees it */
 } job;
 
 int64_t sod2_lstm_scratch(const sod2_lstm *l, int threads) {
     (void)threads;
-    return 3 * l->directions * l->batch * l->hidden * (int64_t)sizeof(float);
-}
-
-/* z[g] += row g of m . x; rows are `ld` floats apart. */
-SOD2_INLINE void add_products(float z[4], const float *m, int64_t ld, const float *x, int64_t n) {
-    vf s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-    int64_t i = 0;
-    for (; i + SOD2_VL <= n; i += SOD2_VL) {
-        vf v = vf_load(x + i);
-        s0 += vf_load(m + i) * v;
-        s1 += vf_load(m + ld + i) * v;
-        s2 += vf_load(m + 2 * ld + i) * v;
-        s3 += vf_load(m + 3 * ld + i) * v;
-    }
-    if (i < n) {
-        vf v = vf_load_partial(x + i, n - i, 0.0f);
-        s0 += vf_load_partial(m + i, n - i, 0.0f) * v;
-        s1 += vf_load_partial(m + ld + i, n - i, 0.0f) * v;
-        s2 += vf_load_partial(m + 2 * ld + i, n - i, 0.0f) * v;
-        s3 += vf_load_partial(m + 3 * ld + i, n - i, 0.0f) * v;
-    }
-    z[0] += vf_sum_lanes(s0);
-    z[1] += vf_sum_lanes(s1);
-    z[2] += vf_sum_lanes(s2);
-    z[3] += vf_sum_lanes(s3);
+    const int64_t state = l->directions * l->batch * l->hidden, rounded = state + l->steps * l->batch * l->input;
+    return (3 * state + (l->quantised ? rounded : 0)) * (int64_t)sizeof(float);
 }
 
 /* Pre-activations i, o, f, c of unit u. */
@@ -46,8 +25,8 @@ static void gates(const sod2_lstm *l, int64_t direction, int64_t u, const float 
     const int64_t hidden = l->hidden;
     const float *b = l->b == NULL ? NULL : l->b + direction * 8 * hidden + u;
     for (int64_t g = 0; g < 4; g++) z[g] = b == NULL ? 0.0f : b[g * hidden] + b[(4 + g) * hidden];
-    add_products(z, l->w + (direction * 4 * hidden + u) * l->input, hidden * l->input, x, l->input);
-    add_products(z, l->r + (direction * 4 * hidden + u) * hidden, hidden * hidden, h, hidden);
+    sod2_add_dots(z, l->w + (direction * 4 * hidden + u) * l->input, hidden * l->input, x, l->input);
+    sod2_add_dots(z, l->r + (direction * 4 * hidden + u) * hidden, hidden * hidden, h, hidden);
 }
 
 /* New cell and hidden state of unit u. */
@@ -77,7 +56,7 @@ static void run_block(void *arg, int64_t chunk, int thread) {
     const int64_t length = l->lengths == NULL ? l->steps : l->lengths[item];
     const int backwards = l->directions == 2 ? direction == 1 : l->reverse;
     const int64_t time = backwards && j->step < length ? length - 1 - j->step : j->step;
-    const float *h = j->h_last + sequence * l->hidden;
+    const float *h = j->h_read + sequence * l->hidden, *last = j->h_last + sequence * l->hidden;
     float *h_next = j->h_next + sequence * l->hidden;
     float *y = l->y == NULL ? NULL : l->y + ((time * l->directions + direction) * l->batch + item) * l->hidden;
     (void)thread;
@@ -86,7 +65,7 @@ static void run_block(void *arg, int64_t chunk, int thread) {
             advance_unit(l, direction, u, l->x + (time * l->batch + item) * l->input, h,
                          j->c + sequence * l->hidden + u, h_next + u);
         else
-            h_next[u] = h[u];
+            h_next[u] = last[u];
         if (y != NULL) y[u] = j->step < length ? h_next[u] : 0.0f;
     }
 }
@@ -98,17 +77,37 @@ static void copy_state(float *to, const float *from, int64_t count) {
         memcpy(to, from, (size_t)count * sizeof(float));
 }
 
+/* Numbers rounded as DynamicQuantizeLinear and DequantizeLinear round them. */
+static void round_to_8_bits(const float *x, float *y, int64_t n) {
+    float low = 0.0f, high = 0.0f;
+    for (int64_t i = 0; i < n; i++) low = sod2_minf(low, x[i]), high = sod2_maxf(high, x[i]);
+    const float scale = high > low ? (high - low) / 255.0f : 1.0f;
+    const float zero = sod2_clampf(__builtin_rintf(-low / scale), 0.0f, 255.0f);
+    for (int64_t i = 0; i < n; i++) {
+        const float q = sod2_clampf(__builtin_rintf(x[i] / scale) + zero, 0.0f, 255.0f);
+        y[i] = (q - zero) * scale;
+    }
+}
+
 void sod2_lstm_run(const sod2_lstm *l, void *scratch, sod2_pool *pool) {
     const int64_t sequences = l->directions * l->batch, count = sequences * l->hidden;
-    float *state = scratch;
-    job j = {.l = l, .h_last = state, .h_next = state + count, .c = state + 2 * count};
+    float *state = scratch, *rounded = state + 3 * count;
+    sod2_lstm own = *l;
+    job j = {.l = &own, .h_last = state, .h_next = state + count, .c = state + 2 * count};
     if (count == 0) return;
     j.units = sod2_imin(l->hidden, sod2_imax(1, GRAIN / (4 * (l->input + l->hidden))));
     j.blocks = (l->hidden + j.units - 1) / j.units;
     const int small = count * 4 * (l->input + l->hidden) <= GRAIN;
     copy_state(j.h_last, l->h0, count);
     copy_state(j.c, l->c0, count);
+    if (l->quantised) {
+        own.x = rounded + count;
+        round_to_8_bits(l->x, rounded + count, l->steps * l->batch * l->input);
+    }
     for (j.step = 0; j.step < l->steps; j.step++) {
+        j.h_read = l->quantised ? rounded : j.h_last;
+        for (int64_t d = 0, size = count / l->directions; l->quantised && d < l->directions; d++)
+            round_to_8_bits(j.h_last + d * size, j.h_read + d * size, size);
         sod2_parallel(small ? NULL : pool, sequences * j.blocks, run_block, &j);
         float *swap = j.h_last;
         j.h_last = j.h_next;

@@ -8,7 +8,7 @@ enum {
     LINE = 1024,         /* floats in a buffered line */
     SLACK = 3 * SOD2_VL, /* behind them: the last windows of a vector of outputs end there */
     ROWS = 8,            /* lines: 34 KB of stack */
-    AHEAD = 1024,        /* floats: rows to come are fetched early, since each line is a short stream of its own */
+    AHEAD = 4096,        /* floats: rows to come are fetched early, since each line is a short stream of its own */
     GRAIN = 32768        /* operations a chunk: some 4 us */
 };
 

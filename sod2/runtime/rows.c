@@ -8,7 +8,8 @@
 
 enum {
     GRAIN = 16384, /* elements a chunk: some 2 us, several times the price of handing it out */
-    COLUMNS = 256
+    COLUMNS = 256,
+    CHAIN = 32 /* rows of columns that are summed on their own: the error of a sum grows with its longest chain */
 };
 
 typedef struct job job;
@@ -128,11 +129,22 @@ SOD2_INLINE float reduce_row(accumulation how, const float *x, int64_t n) {
     return how == GREATEST ? vf_max_lanes(t0) : vf_min_lanes(t0);
 }
 
+/* The total of two parts. */
+SOD2_INLINE float join(accumulation how, float a, float b) {
+    return how == ADD_SQUARE ? a + b : accumulate(how, a, b);
+}
+
 SOD2_INLINE void reduce_columns(accumulation how, const float *x, int64_t n, int64_t stride, float *total,
                                 int64_t count) {
+    float chain[COLUMNS];
     for (int64_t c = 0; c < count; c++) total[c] = neutral(how);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < count; c++) total[c] = accumulate(how, total[c], x[i * stride + c]);
+    for (int64_t first = 0; first < n; first += CHAIN) {
+        const int64_t end = sod2_imin(n, first + CHAIN);
+        for (int64_t c = 0; c < count; c++) chain[c] = neutral(how);
+        for (int64_t i = first; i < end; i++)
+            for (int64_t c = 0; c < count; c++) chain[c] = accumulate(how, chain[c], x[i * stride + c]);
+        for (int64_t c = 0; c < count; c++) total[c] = join(how, total[c], chain[c]);
+    }
 }
 
 /* Calls an inlined function with `how` as a constant. */

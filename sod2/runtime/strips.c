@@ -2,8 +2,9 @@
 #include "strips.h"
 
 #include "tile.h"
+#include "tuning.h"
 
-enum { STRIP_FLOATS = (512 << 10) / 4, MIN_STRIP_FLOATS = (64 << 10) / 4, MIN_COLUMNS = 256 };
+enum { STRIP_FLOATS = (SOD2_STRIP_KIB << 10) / 4, MIN_STRIP_FLOATS = (64 << 10) / 4, MIN_COLUMNS = 256 };
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
 /* Is phase `f` of an axis read by a tap? */
@@ -73,10 +74,13 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
 
 #if SOD2_VL == 16
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif SOD2_VL == 8
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
 #else
 #define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
 #endif
 
 /* Vectors below write up to VL - 1 floats too much; strips are written upwards, so the next row overwrites them. */
@@ -120,6 +124,49 @@ void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t ro
   }
 }
 
+/* dst[0 .. n) = 0, and nothing behind. */
+SOD2_INLINE void clear(float *dst, int64_t n) {
+  for (int64_t i = 0; i < n; i += SOD2_VL) vf_store_partial(dst + i, (vf){0}, sod2_imin(SOD2_VL, n - i));
+}
+
+/* even[i] = x[2 i] and odd[i] = x[2 i + 1], i < n, and nothing behind; `readable` and `ahead` as for copy_strided. */
+SOD2_INLINE void copy_pairs(const float *x, int64_t readable, int64_t ahead, int64_t n, float *even, float *odd) {
+  int64_t i = 0;
+  for (; i < n && 2 * (i + SOD2_VL) <= readable; i += SOD2_VL) {
+    const vf low = vf_load(x + 2 * i), high = vf_load(x + 2 * i + SOD2_VL);
+    const vf first = __builtin_shufflevector(low, high, EVEN), second = __builtin_shufflevector(low, high, ODD);
+    __builtin_prefetch(x + 2 * i + ahead);
+    __builtin_prefetch(x + 2 * i + SOD2_VL + ahead);
+    if (n - i >= SOD2_VL) {
+      vf_store(even + i, first), vf_store(odd + i, second);
+    } else {
+      vf_store_partial(even + i, first, n - i), vf_store_partial(odd + i, second, n - i);
+    }
+  }
+  for (; i < n; i++) even[i] = x[2 * i], odd[i] = x[2 * i + 1];
+}
+
+void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
+                     int64_t width, float *even, float *odd) {
+  const int64_t begin = sod2_imin(width, sod2_imax(0, (1 - shift) / 2)); /* columns shift + 2 j >= 0 */
+  const int64_t before = sod2_imin(begin, sod2_imax(0, -shift / 2));     /* shift + 1 + 2 j >= 0 */
+  const int64_t end = sod2_imax(begin, sod2_imin(width, (c->iw - shift) / 2)); /* shift + 1 + 2 j < iw */
+  const int64_t last = sod2_imax(begin, sod2_imin(width, (c->iw - shift + 1) / 2)); /* shift + 2 j < iw */
+  const int64_t readable = c->x + c->n * c->ic * c->ih * c->iw - x;
+  for (int64_t i = 0; i < lines; i++, iy += row_step, even += width, odd += width) {
+    if (iy < 0 || iy >= c->ih || shift >= c->iw) {
+      clear(even, width), clear(odd, width);
+      continue;
+    }
+    const int64_t at = iy * c->iw + shift;
+    clear(even, begin), clear(odd, before);
+    if (before < begin) odd[before] = shift + 1 + 2 * before < c->iw ? x[at + 1 + 2 * before] : 0.0f;
+    copy_pairs(x + at + 2 * begin, readable - at - 2 * begin, c->ih * c->iw, end - begin, even + begin, odd + begin);
+    if (end < last) even[end] = x[at + 2 * end];
+    clear(even + last, width - last), clear(odd + end, width - end);
+  }
+}
+
 /* ---- a run over windows ----------------------------------------------------------------------------------------- */
 
 typedef struct fill_job {
@@ -130,14 +177,22 @@ typedef struct fill_job {
 
 static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   const sod2_conv *c = w->c;
-  const int64_t lines = w->lines + (c->kh - 1) * c->dh / c->sh;
-  for (int64_t fy = 0; fy < c->sh; fy++)
-    for (int64_t fx = 0; fx < c->sw; fx++) {
-      if (!is_read(fy, c->kh, c->dh, c->sh) || !is_read(fx, c->kw, c->dw, c->sw)) continue;
-      sod2_strip_phase(c, x, w->y0 * c->sh + fy - c->pt, c->sh, lines, w->x0 * c->sw + fx - c->pl, w->strips->width,
-                       strip);
-      strip += w->strips->lines * w->strips->width;
+  const int64_t lines = w->lines + (c->kh - 1) * c->dh / c->sh, size = w->strips->lines * w->strips->width;
+  const int64_t width = w->strips->width, shift = w->x0 * c->sw - c->pl;
+  for (int64_t fy = 0; fy < c->sh; fy++) {
+    if (!is_read(fy, c->kh, c->dh, c->sh)) continue;
+    const int64_t iy = w->y0 * c->sh + fy - c->pt;
+    if (c->sw == 2 && w->strips->column_phases == 2) {
+      sod2_strip_pair(c, x, iy, c->sh, lines, shift, width, strip, strip + size);
+      strip += 2 * size;
+      continue;
     }
+    for (int64_t fx = 0; fx < c->sw; fx++) {
+      if (!is_read(fx, c->kw, c->dw, c->sw)) continue;
+      sod2_strip_phase(c, x, iy, c->sh, lines, shift + fx, width, strip);
+      strip += size;
+    }
+  }
 }
 
 static void fill_piece(void *arg, int64_t piece, int thread) {
@@ -177,8 +232,10 @@ void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan,
 
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most) {
   if (w->columns > most) return w->lines * ((w->columns + most - 1) / most);
-  const int64_t lines = w->columns == w->strips->ow ? most / w->columns : 1;
-  return (w->lines + lines - 1) / lines;
+  const int64_t lines = w->columns == w->strips->ow ? most / w->columns : 1, blocks = (w->lines + lines - 1) / lines;
+  for (int64_t equal = blocks; equal < 2 * blocks; equal++) /* few unequal blocks leave a thread waiting */
+    if (w->lines % equal == 0) return equal;
+  return blocks;
 }
 
 sod2_block sod2_window_block(const sod2_window *w, int64_t most, int64_t unit, int64_t index) {

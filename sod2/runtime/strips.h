@@ -54,6 +54,10 @@ void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan,
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                       int64_t width, float *dst);
 
+/* Both phases of a column stride of 2 at once, the first of shift `shift`; nothing behind them is overwritten. */
+void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
+                     int64_t width, float *even, float *odd);
+
 /* ---- blocks of pixels of a window: some whole lines, or a piece of one; contiguous in the output ---- */
 
 typedef struct sod2_block {

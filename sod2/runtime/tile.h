@@ -6,7 +6,7 @@
 
    Geometry: rows * columns/VL accumulators + the vectors of B + one broadcast must fit the vector registers: 32 of
    AVX-512 and NEON, 16 of AVX2. The sum over k runs upwards in every kernel and for every row count, one fused
-   multiply-add a step, so a result does not depend on how a matrix is cut into tiles. */
+   multiply-add a step, in chains of the same lengths, so a result does not depend on how a matrix is cut into tiles. */
 #ifndef SOD2_TILE_H
 #define SOD2_TILE_H
 

@@ -16,18 +16,19 @@
    of stages 2 and 3, so that each weight is read once. Channels are padded with zeros to whole vectors. */
 #include "conv.h"
 #include "tile.h"
+#include "tuning.h"
 #include "winograd_transform.h"
 
 enum {
   RUN = 48,        /* output columns transformed at once: a strip stays in L1 */
   MAX_N = 8,       /* m + 2 */
-  MAX_TILES = 48,  /* of a block */
+  MAX_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
-  OWN_V_BYTES = 192 << 10,   /* V of one thread, V shared by all */
-  SHARED_V_BYTES = 1280 << 10,
-  OWN_WEIGHT_BYTES = 2 << 20 /* weights up to this size are read again for each block */
+  OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
+  SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
+  OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10 /* weights up to this size are read again for each block */
 };
 static const double BYTES_PER_CYCLE = 6;
 

@@ -1,0 +1,36 @@
+/* Sizes of blocks on which the time of kernels depends, but no bit of a result: what `sod2 tune` searches (sod2/tune.py).
+   Depths are multiples of the chains that tile.c adds up. A build may define any of them otherwise than here. */
+#ifndef SOD2_TUNING_H
+#define SOD2_TUNING_H
+
+#ifndef SOD2_GEMM_DEPTH /* rows of a panel of B that stay in L1 while row blocks of A pass over them */
+#define SOD2_GEMM_DEPTH 768
+#endif
+#ifndef SOD2_GEMM_ROWS /* row blocks of a piece of work */
+#define SOD2_GEMM_ROWS 8
+#endif
+#ifndef SOD2_PANEL_PIXELS /* panels of pixels of a piece of work */
+#define SOD2_PANEL_PIXELS 8
+#endif
+#ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay in the cache while pixels pass over them */
+#define SOD2_PIXEL_DEPTH 512
+#endif
+#ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
+#define SOD2_PIXEL_BLOCK 112
+#endif
+#ifndef SOD2_WINOGRAD_TILES /* most tiles of a block */
+#define SOD2_WINOGRAD_TILES 48
+#endif
+#ifndef SOD2_WINOGRAD_OWN_KIB /* transformed image of a block that one thread computes */
+#define SOD2_WINOGRAD_OWN_KIB 192
+#endif
+#ifndef SOD2_WINOGRAD_SHARED_KIB /* and of one that all threads share */
+#define SOD2_WINOGRAD_SHARED_KIB 1280
+#endif
+#ifndef SOD2_WINOGRAD_WEIGHTS_KIB /* weights up to which threads have blocks of their own */
+#define SOD2_WINOGRAD_WEIGHTS_KIB 2048
+#endif
+#ifndef SOD2_STRIP_KIB /* padded rows of an image that are computed at a time */
+#define SOD2_STRIP_KIB 1024
+#endif
+#endif
