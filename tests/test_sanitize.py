@@ -2,6 +2,8 @@
 
 The bench program of an artifact is built with them and runs samples at several shapes; a report ends it with another
 status. Kernels read no byte outside their tensors, sizes do not overflow, shifts and casts are defined.
+
+What is built one by one takes seconds each, so that most of it is slow: `pytest -m slow tests/test_sanitize.py`.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ import models
 import sod2
 from sod2 import compiler
 from sod2.codegen.target import (
+    BENCH_SOURCES,
     RUNTIME,
     Target,
     compile_objects,
@@ -27,8 +30,8 @@ from sod2.codegen.target import (
     link_executable,
     runtime_objects,
 )
-from tests import random_graphs, test_dynamic
-from tests.graphs import random, session
+from tests import loop_cases, random_graphs, test_cases, test_dynamic
+from tests.graphs import Arrays, random, session
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,8 @@ def run_bench(folder: Path, samples: Sequence[dict[str, np.ndarray]], threads: i
 def build(source: onnx.ModelProto, target: Target, out: Path) -> Path:
     """An artifact whose bench has no memory hook: AddressSanitizer replaces malloc itself."""
     folder = compiler.build(source, sod2.Options(), target, out)
-    own = [folder / "model.c", RUNTIME / "bench.c", RUNTIME / "npy.c", Path(__file__).parent / "no_memory_hook.c"]
+    bench = [RUNTIME / name for name in BENCH_SOURCES if name != "memhook.c"]
+    own = [folder / "model.c", *bench, Path(__file__).parent / "no_memory_hook.c"]
     cache = default_cache() / "objects"
     objects = [*compile_objects(target, own, [], cache), *runtime_objects(target, cache)]
     link_executable(target, objects, folder / "bench")
@@ -120,10 +124,29 @@ COUNTING = (
 def test_sizes_that_only_execution_tells(name: str, target: Target, tmp_path: Path) -> None:
     """What is counted first and written then stays inside its buffer, which is placed while the model runs."""
     case = test_dynamic.CASES[name]
-    source = case.model()
+    run_case(case.model(), case.samples, target, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", test_cases.CASES)
+def test_hard_cases(name: str, target: Target, tmp_path: Path) -> None:
+    case = test_cases.CASES[name]
+    samples = [{name: random("f4", shape) for name, shape in shapes.items()} for shapes in case.shapes]
+    run_case(case.model(), samples, target, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", loop_cases.ALL)
+def test_loops(name: str, target: Target, tmp_path: Path) -> None:
+    case = loop_cases.ALL[name]
+    run_case(case.model(), case.runs, target, tmp_path)
+
+
+def run_case(source: onnx.ModelProto, given: Sequence[Arrays], target: Target, work: Path) -> None:
+    """Build a model, and run the samples that onnxruntime takes."""
     oracle, samples = session(source), []
-    for sample in case.samples:
+    for sample in given:
         with contextlib.suppress(Exception):  # onnxruntime's own classes: such a sample is refused
             oracle.run(None, dict(sample))
             samples.append(dict(sample))
-    run_bench(build(source, target, tmp_path / "model"), samples, 2, tmp_path / "samples")
+    run_bench(build(source, target, work / "model"), samples, 2, work / "samples")
