@@ -8,8 +8,8 @@ A buffer lives from the first step that writes it to the last that reads it, bot
   its twin in Python for reports and tests, equal to the last byte.
 
 `place_peak_first` is the paper's dynamic memory planning: from the step of peak usage outwards, each buffer into the
-lowest gap among those that overlap it in time; two more orders are tried when that is not optimal, best fit among them,
-so that it is never worse. `place_best_fit` is what engines do without a plan: in order of first use, the smallest gap.
+lowest gap among those that overlap it in time; more orders are tried when that is not optimal, best fit among them, so
+that it is never worse. `place_best_fit` is what engines do without a plan: in order of first use, the smallest gap.
 Both place around buffers that are `given`, as sizes become known that only execution tells.
 Limits: the live peak counts bytes as they are, while the arena rounds every buffer up to ALIGN.
 """
@@ -24,7 +24,7 @@ from sod2.peak import undominated
 from sod2.symbolic import Dim, compile_dims, constant, le, maximum
 
 ALIGN = 64  # SOD2_ALIGN of runtime/program.h
-DEPTH_COST = 8  # of runtime/arena.c
+DEPTH_COST, DEPTH_GAIN, ROUNDS, FEW = 8, 2, 4, 256  # of runtime/arena.c
 Span = tuple[int, int]  # first and last step of a buffer
 Given = Mapping[int, int]  # offsets of buffers that are placed already, by number
 _NONE: Given = {}
@@ -140,9 +140,9 @@ def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given =
     def by_size(i: int) -> float:
         return -float(_rounded(sizes[i]))
 
-    best = _place_lowest(spans, sizes, sorted(indices, key=outwards), given)
+    best = _improve(spans, sizes, sorted(indices, key=outwards), given, floor)
     if best.arena > floor:
-        best = _smaller(best, _place_lowest(spans, sizes, sorted(indices, key=by_size), given))
+        best = _smaller(best, _improve(spans, sizes, sorted(indices, key=by_size), given, floor))
     if best.arena > floor:
         best = _smaller(best, place_best_fit(spans, sizes, given))
     return best
@@ -166,7 +166,7 @@ def place_best_fit(spans: Sequence[Span], sizes: Sequence[int], given: Given = _
 def place_by_depth(
     spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int]
 ) -> tuple[Placement, tuple[int, ...]]:
-    """From the outermost level of branches inwards, where that costs the longest path at most 1/DEPTH_COST.
+    """From the outermost level of branches inwards, where that costs the longest path little and spares others much.
 
     Beside the placement, for each depth the arena of a run that touches no deeper buffer.
     """
@@ -178,7 +178,8 @@ def place_by_depth(
         apart = place_peak_first(spans, known, given)
         given = {i: apart.offsets[i] for i, d in enumerate(depth_of) if d <= depth}
         ends.append(apart.arena)
-    if apart.arena <= together.arena + together.arena // DEPTH_COST:
+    is_cheap = apart.arena <= together.arena + together.arena // DEPTH_COST
+    if apart.arena <= together.arena or (is_cheap and ends[0] <= together.arena // DEPTH_GAIN):
         return apart, tuple(ends)
     return together, (together.arena,) * depths
 
@@ -239,6 +240,20 @@ def _place_lowest(spans: Sequence[Span], sizes: Sequence[int], order: Iterable[i
         arena = max(arena, begin + size)
         _insert(placed, _Slot(begin, begin + size, first, last))
     return Placement(arena, tuple(offsets))
+
+
+def _improve(spans: Sequence[Span], sizes: Sequence[int], order: list[int], given: Given, floor: int) -> Placement:
+    """Place in an order, and again and again with what ends above `floor` half way to the front; the smallest arena."""
+    best = placed = _place_lowest(spans, sizes, order, given)
+    for _ in range(1, 1 if given else max(1, ROUNDS * FEW // max(FEW, len(order)))):
+        if best.arena <= floor:
+            break
+        for i, buffer in enumerate(order):
+            if placed.offsets[buffer] + _rounded(sizes[buffer]) > floor:
+                order.insert(i // 2, order.pop(i))
+        placed = _place_lowest(spans, sizes, order, given)
+        best = _smaller(best, placed)
+    return best
 
 
 def _spans(ranges: Sequence[LiveRange]) -> list[Span]:

@@ -7,6 +7,7 @@ tensors behind views: a Combine stays an item because its output may need a copy
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from sod2 import loop_storage, schedule, streaming
 from sod2.fusion import FusionPlan, Group, live_nodes
@@ -20,6 +21,7 @@ from sod2.symbolic import Dim, constant
 
 Thing = Group | Node | Mint
 Order = tuple[Thing, ...]
+T = TypeVar("T")
 
 
 def root(graph: Graph, analysis: Analysis, tensor: str) -> str:
@@ -91,7 +93,8 @@ def _topological(things: Sequence[Thing], items: dict[str, Item]) -> list[Thing]
     return order
 
 
-def _ordered(choose: Callable[..., tuple[int, ...]], graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
+def _scheduled(choose: Callable[..., T], graph: Graph, analysis: Analysis, fused: FusionPlan) -> tuple[list[Thing], T]:
+    """The things in a valid order, and what the scheduler says of them."""
     things, items = _items(graph, analysis, fused)
     sizes: dict[str, Dim] = {}
     elsewhere = loop_storage.blocks(graph, analysis)
@@ -100,14 +103,23 @@ def _ordered(choose: Callable[..., tuple[int, ...]], graph: Graph, analysis: Ana
             if tensor in analysis.facts and tensor not in elsewhere:  # the name of a mint is no tensor
                 sizes[tensor] = byte_size(analysis, tensor)
     live_out = [root(graph, analysis, t) for t in analysis.results]
-    return tuple(things[k] for k in choose(items, sizes, live_out))
+    return things, choose(items, sizes, live_out)
 
 
 def near_optimal(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
     """SEP: first layers streamed, then the order of the lowest peak that the scheduler finds."""
-    return _ordered(schedule.order, graph, analysis, streaming.pair(graph, analysis, fused))
+    things, order = _scheduled(schedule.order, graph, analysis, streaming.pair(graph, analysis, fused))
+    return tuple(things[k] for k in order)
+
+
+def subgraphs(graph: Graph, analysis: Analysis, fused: FusionPlan) -> list[tuple[Order, float]]:
+    """What SEP orders on its own, each in its order, and its gap (schedule.Subgraph)."""
+    streamed = streaming.pair(graph, analysis, fused)
+    things, found = _scheduled(schedule.subgraphs, graph, analysis, streamed)
+    return [(tuple(things[k] for k in part.items), part.gap) for part in found]
 
 
 def as_given(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
     """SEP off: the file's order."""
-    return _ordered(schedule.given, graph, analysis, fused)
+    things, order = _scheduled(schedule.given, graph, analysis, fused)
+    return tuple(things[k] for k in order)

@@ -5,11 +5,12 @@ executed in one piece. Both go through the same regions (partition.py), innermos
 a region:
 
 - sizes that are all proportional to one expression are compared as its coefficients: the order found holds for all
-  values of the symbols, and with at most search.MAX_EXACT tasks it is the best there is;
+  values of the symbols;
 - other sizes are compared at sampled values of the symbols, the caller's admissible ones or those of
   peak.environments. An order is taken when it is better at every sample, and dropped again when symbolic bounds prove
   that the given order is never above it. Bounds decide most pairs only one way, hence the samples;
-- larger blocks get the best of several greedy orders, improved by exact search in a window that moves over it.
+- the search for the best order is exact (search.py). Blocks in which it does not end get the best of several greedy
+  orders, improved by exact search in a window that moves over it.
 
 Blocks that look alike are solved once. The result is never worse than `given` at any sample, and where nothing is
 gained the given order stays. Limits: memory is the sum of live bytes; how well a placement packs them is not looked at,
@@ -19,16 +20,29 @@ orders, the given one included, is also what torch.inductor's memory pass does.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sod2.partition import Item, Region, Task, cut, regions
 from sod2.peak import Environment, environments, never_above, proportional, sampled, undominated
-from sod2.search import MAX_EXACT, Order, Problem, Vector, solve
+from sod2.search import Order, Problem, Solution, Vector, solve
 from sod2.symbolic import Dim, constant
 
-__all__ = ["Item", "given", "live_sums", "order"]
+__all__ = ["Item", "Subgraph", "given", "live_sums", "order", "subgraphs"]
 
-_WINDOW = 10  # tasks ordered exactly at once in a block too large for exact search
+_WINDOW = 10  # tasks ordered exactly at once in a block too large for an exact search of all
 _STRIDE = 5
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Items that are ordered on their own, as indices in their order; those of branches among them are none of them.
+
+    `gap`: the peak over a proved lower bound, less 1. At 0 no order needs less: where sizes are proportional for all
+    values of the symbols, else for the sampled ones.
+    """
+
+    items: tuple[int, ...]
+    gap: float
 
 
 def order(
@@ -44,7 +58,20 @@ def order(
     `unknown`: tensors whose size only execution tells; what is behind their items stays there. `samples`: admissible
     values of the symbols at which the order must not be worse. ValueError when `items` are not in a valid order.
     """
-    return _Scheduler(items, sizes, live_out, unknown, samples).level(regions(items), True).order
+    found = _Scheduler(items, sizes, live_out, unknown, samples).level(regions(items), True).order
+    # A tensor that dies inside a branch counts until its end there, so that blocks alone do not tell.
+    before = given(items, sizes, live_out)
+    sums = [live_sums(items, sizes, live_out, candidate) for candidate in (before, found)]
+    columns = sampled([*sums[0], *sums[1]], samples or environments([*sums[0], *sums[1]]))
+    peaks = [[max(c) for c in zip(*part, strict=True)] for part in (columns[: len(items)], columns[len(items) :])]
+    return found if all(ours <= theirs for theirs, ours in zip(*peaks, strict=True)) else before
+
+
+def subgraphs(items: Sequence[Item], sizes: Mapping[str, Dim], live_out: Collection[str]) -> tuple[Subgraph, ...]:
+    """What `order` cuts the items into: each is in one sub-graph. Arguments and errors are those of `order`."""
+    scheduler = _Scheduler(items, sizes, live_out, (), ())
+    scheduler.level(regions(items), True)
+    return tuple(scheduler.subgraphs)
 
 
 def given(items: Sequence[Item], sizes: Mapping[str, Dim], live_out: Collection[str]) -> Order:
@@ -67,7 +94,8 @@ def live_sums(
 
 
 class _Scheduler:
-    """Orders the levels of one model. `solved` remembers the order of every block that looked different."""
+    """Orders the levels of one model. `solved` remembers the order of every block that looked different, `subgraphs`
+    what each block is; `covered` are the items in them."""
 
     def __init__(
         self,
@@ -82,7 +110,9 @@ class _Scheduler:
         self.live_out = frozenset(live_out)
         self.unknown = frozenset(unknown)
         self.samples = samples
-        self.solved: dict[Problem, Order] = {}
+        self.solved: dict[Problem, Solution] = {}
+        self.subgraphs: list[Subgraph] = []
+        self.covered: set[int] = set()
         self.readers: dict[str, set[int]] = {}
         for i, item in enumerate(items):
             for tensor in item.needs():
@@ -127,37 +157,50 @@ class _Scheduler:
         result: list[Task] = []
         for block in reversed(cut(tasks)):
             inside = tasks[block.start : block.stop]
-            result[:0] = self.block(inside, own, later)
+            ordered, gap = self.block(inside, own, later)
+            self.note(ordered, gap)
+            result[:0] = ordered
             later = later.union(*(task.reads for task in inside))
         return result
 
-    def block(self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str]) -> Sequence[Task]:
-        """The best order of a block. `own` are the level's tensors, `later` those needed behind the block."""
+    def note(self, tasks: Sequence[Task], gap: float) -> None:
+        """Remember a block as a sub-graph; the items of its branches are in sub-graphs already."""
+        if items := tuple(i for task in tasks for i in task.order if i not in self.covered):
+            self.subgraphs.append(Subgraph(items, gap))
+            self.covered.update(items)
+
+    def block(self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str]) -> tuple[Sequence[Task], float]:
+        """The best order of a block that is found, and its gap.
+
+        `own` are the level's tensors, `later` those needed behind the block.
+        """
         if len(tasks) < 2:
-            return tasks
-        best = self.solution(tasks, own, later)
-        if len(tasks) > MAX_EXACT:
+            return tasks, 0.0
+        problem = self.problem(tasks, own, later)
+        best, gap = self.solution(tasks, problem)
+        if gap > 0:
             best = self.windows(best, own, later)
+            gap = problem.gap([tasks.index(task) for task in best])
         if best == tasks:
-            return tasks
+            return tasks, gap
         read = frozenset().union(*(task.reads for task in tasks))
         entering = (read & own) - later - {t for task in tasks for t in task.writes}
         live = {t: self.sizes[t] for t in sorted(entering)}
         before, after = (undominated(self.sums(o, later, live)) for o in (tasks, best))
-        return tasks if never_above(before, after) else best
+        return tasks if never_above(before, after) else best, gap
 
-    def solution(self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str]) -> list[Task]:
-        problem = self.problem(tasks, own, later)
+    def solution(self, tasks: Sequence[Task], problem: Problem) -> tuple[list[Task], float]:
         if problem not in self.solved:
             self.solved[problem] = solve(problem)
-        return [tasks[i] for i in self.solved[problem]]
+        found = self.solved[problem]
+        return [tasks[i] for i in found.order], found.gap
 
     def windows(self, tasks: list[Task], own: frozenset[str], later: frozenset[str]) -> list[Task]:
         """An order improved by solving short runs of it on their own, from the front to the back."""
         for begin in range(0, len(tasks) - _STRIDE, _STRIDE):
             end = begin + _WINDOW
             behind = later.union(*(task.reads for task in tasks[end:]))
-            tasks[begin:end] = self.solution(tasks[begin:end], own, behind)
+            tasks[begin:end], _ = self.solution(tasks[begin:end], self.problem(tasks[begin:end], own, behind))
         return tasks
 
     def problem(self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str]) -> Problem:

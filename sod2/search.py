@@ -6,27 +6,37 @@ of a moment is a vector too, and its cost is the largest of its components, each
 order: at 1 an order needs what the given one needs, at less it is better at every sample.
 
 The set of executed tasks determines what is live, so the best order is a path through sets with the least bottleneck.
-`exact` finds it best-first. Two rules keep the search small: a task that leaves no more live than it found, and needs
-no more than was needed already, is run at once (nothing is lost: all later sets only get smaller); a state that costs
-as much as the best known order is dropped. `by_lists` builds orders greedily: least bytes live afterwards, least bytes
-needed, newest tensor first, and the first of them backwards, from the end.
-The lower bound, each task with its operands alone, ends most searches before they begin.
+`exact` finds it best-first, and rules keep the search small. A run of tasks that leaves no more live than it found, and
+needs no more than any order does, is made at once: nothing is lost, since what is live is a submodular function of what
+has run, so that all later sets only get smaller. Tasks that wait for nothing run just before the first that reads them
+(`early`). A state that costs as much as the best known order is dropped. `by_lists` builds orders greedily: least bytes
+live afterwards, least bytes needed, newest tensor first, and the first of them backwards, from the end.
+The lower bound, each task with what is live in any order while it runs, ends most searches before they begin.
 """
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 Vector = tuple[int, ...]
 Order = tuple[int, ...]
 
-MAX_EXACT = 14  # tasks
-MAX_STATES = 5000  # expanded; beyond them the best known order is kept
+MAX_STATES = 1024  # expanded, as many as ten tasks can have; beyond them the best known order is kept
+_DEEPEST = 16  # tasks of a descent
+_SMALL = 16  # times as much is needed in any order as by a task that may wait for its reader
 
 
 class TooManyStatesError(Exception):
     """The search for the best order was given up."""
+
+
+class Solution(NamedTuple):
+    """An order of the tasks, and its cost over a proved lower bound, less 1: at 0 no order costs less."""
+
+    order: Order
+    gap: float
 
 
 @dataclass(frozen=True)
@@ -112,8 +122,69 @@ class Problem:
 
     @cached_property
     def bound(self) -> float:
-        """A cost that no order is below: a task needs its own bytes and the tensors that it reads."""
-        return max(self.cost(self.during(self.total(self.reads[t]), t)) for t in range(self.tasks))
+        """A cost that no order is below: while a task runs, those tensors are live in any order that a task before it
+        has written, or that enter, and that it or a task behind it reads, or that outlive the block."""
+        writer = {tensor: 1 << task for task, writes in enumerate(self.writes) for tensor in writes}
+        costs = []
+        for task, (above, below) in enumerate(zip(self.above, self.below, strict=True)):
+            needed = below | 1 << task
+            live = [
+                tensor
+                for tensor, readers in enumerate(self.readers)
+                if (not readers or readers & needed) and writer.get(tensor, above) & above == writer.get(tensor, above)
+            ]
+            costs.append(self.cost(self.during(self.total(live), task)))
+        return max(costs)
+
+    def gap(self, order: Sequence[int]) -> float:
+        """Cost of an order over the bound, less 1."""
+        return self.cost_of(order) / self.bound - 1 if self.bound > 0 else 0.0
+
+    @cached_property
+    def above(self) -> tuple[int, ...]:
+        """All tasks that precede each task in any order, as a bit set."""
+        sets = list(self.before)
+        for task, before in enumerate(self.before):
+            for other in _members(before):
+                sets[task] |= sets[other]
+        return tuple(sets)
+
+    @cached_property
+    def below(self) -> tuple[int, ...]:
+        """All tasks that follow each task in any order, as a bit set."""
+        sets = [0] * self.tasks
+        for task, above in enumerate(self.above):
+            for other in _members(above):
+                sets[other] |= 1 << task
+        return tuple(sets)
+
+    @cached_property
+    def early(self) -> int:
+        """The tasks that wait for nothing but others of these and need little, as a bit set: run just before the first
+        task that reads them, they cost least, since their results are live the shortest time."""
+        entering = set(self.entering)
+        small = [_SMALL * self.cost(inside) <= self.bound for inside in self.inside]
+        allowed = {t for t in range(self.tasks) if small[t] and self.behind[t] and entering.isdisjoint(self.reads[t])}
+        while True:
+            early = 0
+            for task, before in enumerate(self.before):
+                if task in allowed and not before & ~early:
+                    early |= 1 << task
+            first = {task: above & early for task, above in enumerate(self.above) if not early >> task & 1}
+            costly = [tasks for task, tasks in first.items() if tasks and not self._is_free_before(task, tasks)]
+            if not costly:
+                return early
+            allowed -= {other for tasks in costly for other in _members(tasks)}
+
+    def _is_free_before(self, task: int, first: int) -> bool:
+        """Whether a task needs as much as the tasks `first`, which run before it, do."""
+        zero = (0,) * len(self.inside[0])
+        live, peak, done = zero, zero, 0
+        for other in _members(first):
+            peak = tuple(map(max, peak, self.during(live, other)))
+            live = self.after(live, other, done)
+            done |= 1 << other
+        return _covers(self.during(live, task), peak)
 
     @cached_property
     def behind(self) -> tuple[int, ...]:
@@ -133,55 +204,89 @@ class Problem:
         return [t for t in _members(self.behind[task]) if not self.before[t] & ~done]
 
 
-def solve(problem: Problem) -> Order:
+def solve(problem: Problem) -> Solution:
     """The best order that is found; the given one unless another is better at every sample.
 
-    With at most MAX_EXACT tasks, and MAX_STATES states, it is the best there is.
+    Where the search ends within MAX_STATES states, it is the best there is.
     """
     best, cost = tuple(range(problem.tasks)), 1.0
     if problem.bound >= cost:
-        return best
-    if problem.tasks <= MAX_EXACT:
-        try:
-            return exact(problem, cost) or best
-        except TooManyStatesError:
-            pass  # the orders below are valid, but not proven to be the best
+        return Solution(best, 0.0)
+    try:
+        return Solution(exact(problem, cost) or best, 0.0)
+    except TooManyStatesError:
+        pass  # the orders below are valid, but not proven to be the best
     for order in by_lists(problem):
         if (found := problem.cost_of(order)) < cost:
             best, cost = order, found
-    return best
+    return Solution(best, problem.gap(best))
+
+
+class _State(NamedTuple):
+    """Where an order has come: its cost, the tasks that have run, as a bit set, and the bytes live behind them."""
+
+    cost: float
+    done: int
+    live: Vector
+
+    def behind(self, problem: Problem, tasks: Sequence[int]) -> "_State":
+        """The state when these tasks have run too, one after the other."""
+        cost, done, live = self
+        for task in tasks:
+            cost = max(cost, problem.cost(problem.during(live, task)))
+            live = problem.after(live, task, done)
+            done |= 1 << task
+        return _State(cost, done, live)
 
 
 def exact(problem: Problem, limit: float) -> Order | None:
     """The order of least cost below `limit`, None when there is none; TooManyStatesError beyond MAX_STATES."""
     everything = (1 << problem.tasks) - 1
-    queue: list[tuple[float, int, int, Vector, Order]] = [(0.0, 0, 0, problem.start, ())]
+    queue: list[tuple[float, int, _State, Order]] = [(0.0, 0, _State(problem.bound, 0, problem.start), ())]
     seen: set[int] = set()
-    for _ in range(MAX_STATES):
-        if not queue:
-            return None
-        cost, _, done, live, order = heapq.heappop(queue)
-        if done == everything:
+    while queue:
+        _, _, state, order = heapq.heappop(queue)
+        if state.done == everything:
             return order
-        if done in seen:
+        if state.done in seen:
             continue
-        seen.add(done)
-        for task in _choices(problem, done, live, cost):
-            reached = max(cost, problem.cost(problem.during(live, task)))
-            following = done | 1 << task
-            if reached < limit and following not in seen:
-                after = problem.after(live, task, done)
-                heapq.heappush(queue, (reached, -len(order) - 1, following, after, (*order, task)))
-    raise TooManyStatesError
+        seen.add(state.done)
+        if len(seen) > MAX_STATES:
+            raise TooManyStatesError
+        for tasks in _moves(problem, state):
+            following = state.behind(problem, tasks)
+            if following.cost < limit and following.done not in seen:
+                longer = (*order, *tasks)
+                heapq.heappush(queue, (following.cost, -len(longer), following, longer))
+    return None
 
 
-def _choices(problem: Problem, done: int, live: Vector, cost: float) -> list[int]:
-    """The ready tasks, or one of them alone when running it now loses nothing."""
-    ready = problem.ready(done)
-    for task in ready:
-        if problem.cost(problem.during(live, task)) <= cost and _covers(live, problem.after(live, task, done)):
-            return [task]
-    return ready
+def _moves(problem: Problem, state: _State) -> list[Order]:
+    """What may run next: each task that is ready, behind the early ones that it waits for; or a descent alone."""
+    waiting = ~state.done & ((1 << problem.tasks) - 1)
+    moves: list[Order] = []
+    for task in _members(waiting & ~problem.early or waiting):
+        missing = problem.above[task] & waiting
+        if not missing & ~problem.early:
+            moves.append((*_members(missing), task))
+    for move in moves:
+        if (found := _descent(problem, state, move)) is not None:
+            return [found]
+    return moves
+
+
+def _descent(problem: Problem, state: _State, move: Order) -> Order | None:
+    """The move, and then what it makes ready, until no more is live than before it; None where that costs more."""
+    here = state.behind(problem, move)
+    released = dict.fromkeys(t for task in move for t in problem.released(task, here.done))
+    ready = [t for t in released if not here.done >> t & 1]
+    while here.cost <= state.cost and not _covers(state.live, here.live):
+        if not ready or len(move) >= _DEEPEST:
+            return None
+        task = min((problem.cost(problem.after(here.live, t, here.done)), t) for t in ready)[1]
+        here, move = here.behind(problem, (task,)), (*move, task)
+        ready = [t for t in ready if t != task] + problem.released(task, here.done)
+    return move if here.cost <= state.cost else None
 
 
 def by_lists(problem: Problem) -> Iterator[Order]:

@@ -96,7 +96,7 @@ def problems(draw: st.DrawFn, most: int = 24) -> tuple[list[Span], list[int]]:
     return spans, sizes
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_placements_are_sound_and_the_twin_agrees(arena: ctypes.CDLL, problem: tuple[list[Span], list[int]]) -> None:
     spans, sizes = problem
@@ -111,7 +111,7 @@ def test_placements_are_sound_and_the_twin_agrees(arena: ctypes.CDLL, problem: t
     assert best_fit == memory.place_best_fit(spans, sizes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(), st.data())
 def test_placement_by_depth(arena: ctypes.CDLL, problem: tuple[list[Span], list[int]], data: st.DataObject) -> None:
     """What lies no deeper than a depth ends where that depth's arena does, at a bounded cost for the deepest."""
@@ -127,7 +127,7 @@ def test_placement_by_depth(arena: ctypes.CDLL, problem: tuple[list[Span], list[
         assert all(placement.offsets[i] + rounded(sizes[i]) <= end for i in inside)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(), st.data())
 def test_later_stages_are_placed_around_what_is_there(
     arena: ctypes.CDLL, problem: tuple[list[Span], list[int]], data: st.DataObject
@@ -176,7 +176,7 @@ class FreeList:
         self.free[before] = begin + size + after - before
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_best_fit_is_a_free_list(arena: ctypes.CDLL, problem: tuple[list[Span], list[int]]) -> None:
     spans, sizes = problem

@@ -8,24 +8,31 @@
    - sod2_place_peak_first is dynamic memory planning: buffers are placed outwards from the step of peak usage. Those
      live there come first, then the ones met when walking one step further in both directions, and so on; each takes
      the lowest gap among the placed buffers that overlap it in time. At the peak nothing is wasted, and what lies
-     further away reuses the slots below. Only when the arena is then larger than the live peak, a lower bound, two more
-     orders are tried (largest first; best fit) and the smallest arena wins: never worse than best fit.
+     further away reuses the slots below. Only when the arena is then larger than the live peak, a lower bound, more is
+     tried: the buffers that ended above the live peak move half way to the front, and all are placed again, a few
+     rounds; the same from the order of their sizes; best fit. The smallest arena wins: never worse than best fit. Around
+     buffers that are there already, each order is tried once.
 
    sod2_place_by_depth arranges a model with branches so that runs which enter few of them need little: what is touched
    outside branches first, then depth by depth what deeper branches touch besides. The longest path may need more for it,
-   at most 1/DEPTH_COST more; otherwise all are placed together.
+   at most 1/DEPTH_COST more, where a run that enters no branch needs at most 1/DEPTH_GAIN; otherwise all are placed
+   together.
 
    Sizes that only execution tells are placed while the model runs, around the buffers that are there (`given`): those
    stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
 
-   Both are deterministic and O(n^2) for n buffers (tens of microseconds for 300). The problem, dynamic storage
-   allocation, is NP-hard, so neither is exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the
-   sum of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
+   Both are deterministic and O(n^2) for n buffers: tens of microseconds for 300, and 2 ROUNDS times that where the live
+   peak is not reached; more rounds gain SegmentAnything 3 % and cost milliseconds. The problem, dynamic storage
+   allocation, is NP-hard, so neither is exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the sum
+   of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
 #include <stdlib.h>
 
 #include "program.h"
 
 #define DEPTH_COST 8
+#define DEPTH_GAIN 2
+#define ROUNDS 4 /* orders derived from one, with up to FEW buffers; fewer in proportion with more */
+#define FEW 256
 
 typedef struct slot {
   int64_t begin, end;
@@ -50,6 +57,7 @@ typedef struct problem {
   ranked *order;  /* the buffers to place: neither empty nor given */
   int32_t buffers, count;
   int32_t peak; /* first step of largest usage */
+  int around;   /* some buffer is given */
 } problem;
 
 static int64_t rounded(int64_t bytes) { return (bytes + SOD2_ALIGN - 1) & ~(int64_t)(SOD2_ALIGN - 1); }
@@ -88,13 +96,14 @@ static problem *describe(int32_t count, int32_t steps, const sod2_range *range, 
   p->placed = (slot *)(p->usage + steps + 1);
   p->order = (ranked *)(p->placed + n);
   p->buffers = count;
-  p->count = 0;
+  p->count = p->around = 0;
   p->peak = fill_usage(count, steps, range, bytes, p->usage);
   for (int32_t i = 0; i < count; i++) {
     p->bytes[i] = rounded(bytes[i]);
     if (given == NULL || !given[i]) offset[i] = 0;
     p->trial[i] = offset[i];
     p->count += is_open(p, i);
+    p->around |= given != NULL && given[i];
   }
   return p;
 }
@@ -203,17 +212,35 @@ static int64_t keep_smaller(const problem *p, int64_t trial, int64_t arena, int6
   return trial;
 }
 
+/* Moves every buffer of p->order that the trial lets end above the live peak half way to the front. */
+static void advance(problem *p) {
+  for (int32_t i = 0; i < p->count; i++) {
+    ranked late = p->order[i];
+    if (p->trial[late.buffer] + p->bytes[late.buffer] <= p->usage[p->peak]) continue;
+    memmove(p->order + i / 2 + 1, p->order + i / 2, sizeof late * (size_t)(i - i / 2));
+    p->order[i / 2] = late;
+  }
+}
+
+/* Places in an order, and then again and again in orders in which what came to lie above the live peak is earlier,
+   until nothing does. Returns the smallest arena, whose offsets are kept. */
+static int64_t improve(problem *p, enum order by, int64_t arena, int64_t *offset) {
+  int32_t rounds = p->around ? 1 : (int32_t)sod2_imax(1, ROUNDS * (int64_t)FEW / sod2_imax(FEW, p->count));
+  sort(p, by);
+  for (int32_t round = 0; round < rounds && arena > p->usage[p->peak]; round++) {
+    if (round > 0) advance(p);
+    arena = keep_smaller(p, place_lowest(p, p->trial), arena, offset);
+  }
+  return arena;
+}
+
 /* All return -1 when there is no memory for planning. */
 int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                               const uint8_t *given, int64_t *offset) {
   problem *p = describe(count, steps, range, bytes, given, offset);
   if (p == NULL) return -1;
-  sort(p, OUTWARDS);
-  int64_t arena = place_lowest(p, offset);
-  if (arena > p->usage[p->peak]) {
-    sort(p, LARGEST_FIRST);
-    arena = keep_smaller(p, place_lowest(p, p->trial), arena, offset);
-  }
+  int64_t arena = improve(p, OUTWARDS, INT64_MAX, offset);
+  arena = improve(p, LARGEST_FIRST, arena, offset);
   if (arena > p->usage[p->peak]) arena = keep_smaller(p, place_best_fit(p, p->trial), arena, offset);
   free(p);
   return arena;
@@ -247,7 +274,7 @@ int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *rang
     }
     ends[depth] = end = sod2_place_peak_first(count, steps, range, known, given, apart);
   }
-  if (end >= 0 && end <= together + together / DEPTH_COST) {
+  if (end >= 0 && (end <= together || (end <= together + together / DEPTH_COST && ends[0] <= together / DEPTH_GAIN))) {
     memcpy(offset, apart, n * sizeof *offset);
     memcpy(needed, ends, (size_t)depths * sizeof *needed);
   }
