@@ -44,6 +44,14 @@ for name in DEVICES:
     workflow.register_resource(f"device_{name}", 1)
 
 
+# On a cluster (profiles/slurm) these run on the submitting host, where the devices are.
+localrules:
+    all,
+    measure,
+    draw,
+    unknown,
+
+
 wildcard_constraints:
     **{kind: "|".join(names) for kind, names in targets.names(config).items()},
     stray=targets.strays(config),
@@ -166,6 +174,7 @@ rule measure:
         code=digest(
             "baselines/measure.py",
             "baselines/session.py",
+            "baselines/phone_program.py",
             "baselines/paths.py",
             "baselines/reference.py",
             "baselines/rows.py",

@@ -86,14 +86,20 @@ def write_probe(path: Path, size: int = 64) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
+def check_python(device: Device) -> None:
+    """Raise Unsupported for a device on which an engine whose packages are wheels cannot run."""
+    if device.android:
+        raise Unsupported("its packages are wheels for Linux, which Android's C library does not load")
+    if device.platform is not None and device.python is None:
+        raise Unsupported(f"its packages run under Python, and devices/{device.name}.yaml names none (key 'python')")
+
+
 def place_runner(script: Path, out: Path, device: Device) -> list[str]:
     """Put a runner script, what it imports and the memory hook into the folder `out`; returns the bundle's command.
 
-    For a device that is not this machine the engine's packages come along, to be run by the device's own Python; raises
-    Unsupported when its file names none.
+    For a device that is not this machine the engine's packages come along, to be run by the device's own Python, as
+    `check_python` has found that they can be.
     """
-    if device.platform is not None and device.python is None:
-        raise Unsupported(f"its packages run under Python, and devices/{device.name}.yaml names none (key 'python')")
     for source in (script, RUNNER):
         shutil.copyfile(source, out / source.name)
     add_hook(out, device)
@@ -126,12 +132,12 @@ def relative(path: Path, out: Path) -> str:
     return os.path.relpath(path, out)
 
 
-def preload(source: Path, out: Path, command: list[str]) -> list[str]:
+def preload(source: Path, out: Path, device: Device, command: list[str]) -> list[str]:
     """Compile a C file into the folder `out`, to be preloaded before the hook; returns the command changed so."""
     # Here, so that reading the configuration does not load the compiler.
     from sod2.codegen import target  # noqa: PLC0415
 
-    host = target.host()
+    machine = device.target(static=False)
     library = f"lib{source.stem}.so"
-    target.link_shared(host, target.compile_objects(host, [source], (), target.default_cache()), out / library)
+    target.link_shared(machine, target.compile_objects(machine, [source], (), target.default_cache()), out / library)
     return [word.replace("LD_PRELOAD=", f"LD_PRELOAD=./{library}:") for word in command]

@@ -34,6 +34,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,12 @@ class Engine(ABC):
     sources: ClassVar[tuple[str, ...]] = ()
     """Files beside the module, as patterns from the repository's root, whose change makes a bundle stale."""
 
+    def prepare(self, folder: Path, samples: Path) -> None:  # noqa: B027 - most engines need nothing of a sample
+        """Add to a bundle what it needs of the samples in a folder, before it goes to the device; untimed.
+
+        Raises BuildFailed.
+        """
+
     @abstractmethod
     def version(self) -> str:
         """Version of the framework that `build` puts into the bundle."""
@@ -102,6 +109,7 @@ class Bundle:
     command: list[str] = dataclasses.field(default_factory=list)
     unsupported: str | None = None
     failed: str | None = None
+    build_ns: int | None = None
 
     def write(self, folder: Path) -> None:
         (folder / "bundle.json").write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
@@ -150,13 +158,21 @@ def build(
             raise Unsupported(
                 f"adapter '{adapter}' builds for this machine alone, and {name} is asked for {device.name}"
             )
-        bundle = dataclasses.replace(bundle, command=engine.build(model, device, processor, options, out))
+        started = time.monotonic_ns()
+        command = engine.build(model, device, processor, options, out)
+        bundle = dataclasses.replace(bundle, command=command, build_ns=time.monotonic_ns() - started)
     except Unsupported as reason:
         bundle = dataclasses.replace(bundle, unsupported=str(reason))
     except BuildFailed as reason:
         bundle = dataclasses.replace(bundle, failed=f"build failed: {reason}")
     bundle.write(out)
     return bundle
+
+
+def prepare(bundle: Bundle, folder: Path, samples: Path) -> None:
+    """Have the engine of a bundle prepare for samples; raises BuildFailed."""
+    if bundle.adapter in adapters():
+        load(bundle.adapter).prepare(folder, samples)
 
 
 def add_hook(out: Path, device: Device) -> None:

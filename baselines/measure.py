@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from baselines.engine import ROOT, Bundle
+from baselines import engine, phone_program
+from baselines.engine import ROOT, BuildFailed, Bundle
 from baselines.paths import other_gate
+from baselines.phone_program import ProgramSession
 from baselines.progress import Progress, say
 from baselines.reference import compare
 from baselines.rows import Row
@@ -36,7 +38,10 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Protocol:
-    """How often and within which limits; `samples`, `selection` and `seed` chose the samples and are only recorded."""
+    """How often and within which limits; `samples`, `selection` and `seed` chose the samples and are only recorded.
+
+    With `roofline`, what the device does at most is measured beside every sample and becomes a fact of its rows.
+    """
 
     samples: int
     selection: str
@@ -45,6 +50,7 @@ class Protocol:
     time_limit_s: float
     memory_limit_gib: float
     cores: str = "all"
+    roofline: bool = False
 
     @property
     def limits(self) -> Limits:
@@ -57,7 +63,7 @@ class Contender:
 
     folder: Path
     bundle: Bundle
-    session: Session | None = None
+    session: Session | ProgramSession | None = None
     failures: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     lines: list[Answer] = field(default_factory=list)
@@ -132,25 +138,31 @@ class Measurement:
         if bundle.failed is not None:
             return dataclasses.replace(row, status="failed", reason=bundle.failed)
         try:
+            engine.prepare(bundle, contender.folder, self.samples)
             self.device.repeat(lambda: self._start(contender))
-        except EngineFailure as failure:
+        except (EngineFailure, BuildFailed) as failure:
             return dataclasses.replace(row, status="failed", reason=f"at its start: {failure}")
         return None
 
     def _row(self, bundle: Bundle) -> Row:
         return dataclasses.replace(
-            self.row, engine=bundle.engine, adapter=bundle.adapter, version=bundle.version, options=bundle.options
+            self.row,
+            engine=bundle.engine,
+            adapter=bundle.adapter,
+            version=bundle.version,
+            options=bundle.options,
+            build_ns=bundle.build_ns,
         )
 
     def _start(self, contender: Contender) -> None:
-        contender.session = Session(
-            self.device,
-            contender.folder,
-            contender.bundle.command,
-            samples=self.remote,
-            threads=self.device.threads,
-            limits=self.protocol.limits,
-        )
+        folder, command = contender.folder, contender.bundle.command
+        how: dict[str, Any] = {"threads": self.device.threads, "limits": self.protocol.limits}
+        if phone_program.is_program(command):
+            contender.session = ProgramSession(
+                self.device, folder, command, samples=self.samples, outputs=self.outputs, **how
+            )
+        else:
+            contender.session = Session(self.device, folder, command, samples=self.remote, **how)
         ready = contender.session.ready
         contender.facts = {key: ready[key] for key in (*READY, *OPTIONAL) if key in ready and key != "engine"}
 
@@ -170,7 +182,7 @@ class Measurement:
                 contender.failures = count
             steady.begin()
             found = self.device.repeat(lambda: list(self._sample(contenders, sample, progress)), renew)
-            conditions = steady.end()
+            conditions = steady.end() | ({"limits": self.device.limits()} if self.protocol.roofline else {})
             if conditions.get("throttled") is None:
                 break
             say(f"{self.row.model} sample {sample.index} on {self.device.name}: {conditions['throttled']}")
@@ -211,7 +223,8 @@ class Measurement:
 
     def _check(self, contender: Contender, sample: Sample) -> None:
         """Compare the outputs with the reference and remove them."""
-        outputs = self.device.files.pull(self.outputs)
+        assert contender.session is not None
+        outputs = contender.session.pull(self.outputs)
         error, reason = compare(self.samples / "reference", outputs, sample.index, contender.bundle.tolerance)
         if reason is not None:
             contender.fail(reason)

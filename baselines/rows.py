@@ -48,6 +48,7 @@ class Row:
     own_bytes: int | None = None  # the engine's own report of its peak, where it has one
     hwm_bytes: int | None = None  # VmHWM, the largest resident size of the whole process: a cross-check, never a ratio
     weight_bytes: int | None = None
+    build_ns: int | None = None  # of the bundle, beside other jobs of the workflow
     load_ns: int | None = None
     error: float | None = None  # against the reference, as a share of the output's scale
     threads: int | None = None

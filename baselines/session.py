@@ -43,6 +43,7 @@ class Session:
     def __init__(
         self, device: Device, folder: Path, command: list[str], *, samples: str, threads: int, limits: Limits
     ) -> None:
+        self._device = device
         self._limits = limits
         self._unread = b""
         self._process = device.start([*command, samples, str(threads)], device.files.push(folder), limits.memory_bytes)
@@ -67,6 +68,10 @@ class Session:
             self.kill()
             raise
         return lines
+
+    def pull(self, outputs: str) -> Path:
+        """Move the outputs of the last turn here; returns their folder, for the caller to empty."""
+        return self._device.files.pull(outputs)
 
     def close(self) -> None:
         """Ask the process to quit, and make sure that it does."""

@@ -1,6 +1,7 @@
 """SoD²: our compiler, called as any user calls it, with the toggles of `sod2.Options` as options.
 
-The bundle is the compiler's artifact folder; its executable `bench` has the runner and the memory hook linked in.
+The bundle is the compiler's artifact folder; its executable `bench` has the runner and the memory hook linked in. With
+the option `tuned`, kernels have the block sizes that `sod2 tune` found for the device: results/tuned/DEVICE.json.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
 
-from baselines.engine import BuildFailed, Engine, Options, Unsupported
+from baselines.engine import ROOT, BuildFailed, Engine, Options, Unsupported
 from devices.device import Device
 
 
@@ -28,8 +29,9 @@ class Sod2(Engine):
         "mvc": (True, False),
         "control": ("switch", "all"),
         "weight_budget": (1, 2, 3, 4, 6),
+        "tuned": (True, False),
     }
-    sources = ("sod2/**/*.py", "sod2/**/*.c", "sod2/**/*.h", "sod2/**/*.in")
+    sources = ("sod2/**/*.py", "sod2/**/*.c", "sod2/**/*.h", "sod2/**/*.in", "results/tuned/*.json")
 
     def version(self) -> str:
         return version("sod2")
@@ -45,7 +47,8 @@ class Sod2(Engine):
             str(model),
             "-o",
             str(out),
-            *flags(options),
+            *flags({name: value for name, value in options.items() if name != "tuned"}),
+            *(["--tuned", str(TUNED / f"{device.name}.json")] if options.get("tuned") else []),
             *_target(device),
         ]
         result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
@@ -56,6 +59,7 @@ class Sod2(Engine):
         return ["./bench"]
 
 
+TUNED = ROOT / "results" / "tuned"
 ENGINE = Sod2()
 
 

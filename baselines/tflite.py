@@ -3,7 +3,8 @@
 Each sample gets a model of its own, converted by onnx2tf for the sample's shapes with the branches that it takes. The
 converter runs on the host when the sample is first asked for (seconds), is not timed, and its results lie in a folder
 for each model, by content (results/tflite/), which all these engines share. TFLite's answer to new shapes is a
-re-initialisation, which is in the bind time. Options:
+re-initialisation, which is in the bind time. On Android the device's file names TFLite's own program
+(phone_program.py). Options:
 
 * `runtime`: "litert" is the successor; "tflite" is tflite-runtime 2.14.0, the last of its name.
 * `xnnpack`: whether the XNNPACK delegate computes (the default of both runtimes).
@@ -23,13 +24,14 @@ from typing import ClassVar
 
 import onnx
 
-from baselines import bundle, environment
+from baselines import bundle, environment, phone_program, tflite_models
 from baselines.engine import BuildFailed, Engine, Options, Unsupported
+from baselines.samples import read_index
 from baselines.sod2 import ENGINE as SOD2
 from devices.device import Device
 
 FOLDER = Path(__file__).parent
-CONVERTER = FOLDER / "tflite_convert.py"
+CONVERTER = tflite_models.CONVERTER
 MODULES = (CONVERTER, FOLDER / "tflite_remat.py", FOLDER / "tflite_session.py")
 RUNNERS = {"litert": FOLDER / "litert_runner.py", "tflite": FOLDER / "tflite_runner.py"}
 MODELS = Path("results/tflite")
@@ -39,6 +41,7 @@ MODELS = Path("results/tflite")
 class Tflite(Engine):
     """LiteRT or tflite-runtime from PyPI, each in an environment of its own; the converter in a third."""
 
+    elsewhere = True
     options: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "runtime": tuple(RUNNERS),
         "xnnpack": (True, False),
@@ -47,6 +50,7 @@ class Tflite(Engine):
     sources = (
         "baselines/tflite_*.py",
         "baselines/litert_runner.py",
+        "baselines/phone_program.py",
         *bundle.SOURCES,
         "baselines/sod2.py",
         *SOD2.sources,
@@ -61,26 +65,40 @@ class Tflite(Engine):
         for value in onnx.load(model, load_external_data=False).graph.output:
             if len(value.type.tensor_type.shape.dim) == 4:
                 raise Unsupported(f"output '{value.name}' has four dimensions, which onnx2tf turns to channels last")
+        if device.platform is not None and options.get("memory", "free") != "free":
+            raise Unsupported("holding TFLite to a peak takes the converter, whose packages are on this machine alone")
+        program = phone_program.choose("tflite", "benchmark_model", device, out)
         runner = RUNNERS[str(options.get("runtime", "litert"))]
         try:
-            converter, _ = environment.python(CONVERTER), environment.python(runner)
+            converter = environment.python(CONVERTER)
+            if device.platform is None:
+                environment.python(runner)
         except environment.NoInterpreter as reason:
             raise Unsupported(str(reason)) from reason
         shutil.copyfile(_probe(converter, out), out / "probe.tflite")
         models = _models(bundle.place_model(model, "switch", out))
         for source in MODULES:
             shutil.copyfile(source, out / source.name)
+        words = [bundle.relative(converter, out), CONVERTER.name, bundle.relative(models / "model.onnx", out)]
         settings: dict[str, object] = {
             "xnnpack": options.get("xnnpack", True),
             "models": bundle.relative(models, out),
-            "converter": [bundle.relative(converter, out), CONVERTER.name, bundle.relative(models / "model.onnx", out)],
+            "converter": words if device.platform is None else None,
             "limit": None,
         }
+        if device.platform is not None:
+            (out / "models").symlink_to(bundle.relative(models, out))
+            settings["models"] = "models"
         if options.get("memory", "free") == "sod2":
             (out / "limit").mkdir()
             settings["limit"] = SOD2.build(model, device, processor, {}, out / "limit")
         (out / "settings.json").write_text(json.dumps(settings) + "\n")
-        return bundle.place_runner(runner, out, device)
+        return program or bundle.place_runner(runner, out, device)
+
+    def prepare(self, folder: Path, samples: Path) -> None:
+        settings = json.loads((folder / "settings.json").read_text())
+        if settings["converter"] is None:
+            tflite_models.convert(folder / settings["models"], read_index(samples))
 
 
 ENGINE = Tflite()

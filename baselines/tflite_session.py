@@ -2,8 +2,8 @@
 
 A sample's model is made when the sample is first asked for, untimed, by the converter (tflite_convert.py), in a folder
 that all bundles of the model share: engines are measured in turns, so the first makes it and the others find it there.
-Changing the sample is a re-initialisation: the bind makes an interpreter and lets it allocate, which includes packing
-of weights.
+Where the settings name no converter, models were made before on another machine (tflite_models.py). Changing the sample
+is a re-initialisation: the bind makes an interpreter and lets it allocate, which includes packing of weights.
 
 Under the memory limit of another engine, that engine's bundle lies in a folder of ours. It runs the sample once, and
 its peak is the budget; the sample's model runs once as it is, and what it takes beyond the bytes that must live at once
@@ -63,7 +63,7 @@ class Tflite(Backend):  # type: ignore[misc]
         self.version = version
         self.library = library
         self.settings = json.loads(Path("settings.json").read_text())
-        self.converter = Converter(self.settings["converter"])
+        self.converter = Converter(self.settings["converter"] or [])
         self.threads = 0
         self.wanted = 0
         self.model = Path()
@@ -105,6 +105,8 @@ class Tflite(Backend):  # type: ignore[misc]
         name = f"{'-'.join('x'.join(map(str, shape)) for shape in shapes)}-{path}.tflite"
         self.model = Path(self.settings["models"]) / name
         if not self.model.exists():
+            if self.settings["converter"] is None:
+                raise RuntimeError("onnx2tf did not convert the model of this sample")
             self.converter.ask(out=str(self.model.absolute()), shapes=shapes, path=path)
 
     def _limit(self, sample: int) -> int:

@@ -2,7 +2,7 @@
 
 Stands for the paper's "TVM with Nimble", of which no release exists: Relay, its VM and Nimble's compiler are gone,
 Relax is their successor. Its wheel has next to no schedules for CPUs with symbolic shapes; tvm_schedules.py adds what a
-careful user would. Compiled for the processor of the host. Options:
+careful user would. Compiled for the processor of the host, or the core that the device's file names. Options:
 
 * `pipeline`: "scheduled" adds our schedules; "stock" is the wheel's own pipeline, up to a hundred times slower: for a
   footnote, never for a ratio, since rows say which share of the time is code without a schedule (tvm_profile.py).
@@ -38,6 +38,7 @@ MODULES = (FOLDER / "tvm_import.py", FOLDER / "tvm_schedules.py", FOLDER.parent 
 class Tvm(Engine):
     """TVM from PyPI in an environment of its own."""
 
+    elsewhere = True
     options: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "pipeline": ("scheduled", "stock"),
         "memory": ("pooled", "naive"),
@@ -51,6 +52,11 @@ class Tvm(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"TVM is compiled for processors of kind 'cpu' here, not for '{processor}'")
+        if device.android:
+            raise Unsupported(
+                "TVM has no package for Android, and its tvm_rpc, which a device's file could name, is not driven yet"
+            )
+        bundle.check_python(device)
         source = bundle.place_model(model, options.get("control", "switch"), out)
         pipeline = str(options.get("pipeline", "scheduled"))
         probe = out / "probe.onnx"
@@ -59,12 +65,20 @@ class Tvm(Engine):
         weights = out / f"{model.name}.data"
         for onnx_file, how in ((source, pipeline), (probe, "scheduled")):
             read = [onnx_file, *([weights] if weights.exists() and onnx_file is source else [])]
-            library = _library(read, [str(device.threads), how])
+            library = _library(read, [str(device.threads), how, *_cross(device)])
             for suffix in (".so", ".json"):
                 os.link(library.with_suffix(suffix), out / f"{onnx_file.stem}{suffix}")
         shutil.copyfile(PROFILER, out / PROFILER.name)
         (out / "settings.json").write_text(json.dumps({"memory": options.get("memory", "pooled")}) + "\n")
         return bundle.place_runner(RUNNER, out, device)
+
+
+def _cross(device: Device) -> list[str]:
+    """What tvm_compile.py must know of a device that is not this machine: triple, core and linker."""
+    if device.platform is None:
+        return []
+    machine = device.platform.rpartition("-")[2]
+    return [f"{machine}-linux-gnu", device.cpu or "generic", *device.target(static=False).cc]
 
 
 def _library(files: Sequence[Path], options: Sequence[str]) -> Path:

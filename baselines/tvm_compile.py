@@ -1,6 +1,8 @@
 """Compile an ONNX file for TVM's Relax VM, by the Python of TVM's environment:
 
-    python tvm_compile.py model.onnx model.so THREADS scheduled|stock
+    python tvm_compile.py model.onnx model.so THREADS scheduled|stock [TRIPLE CORE LINKER...]
+
+For this machine, or by cross-compilation for another one, whose linker is a C compiler's command.
 
 Writes the library, and model.json: {"dims": [[input, axis, factor], ...], "scheduled", "unscheduled": [names of the
 functions that keep TVM's own code]}. The VM cannot solve 32 h for h, so symbols that occur only multiplied are one more
@@ -10,13 +12,16 @@ argument of `main`, a shape; "dims" says how to get each from the inputs.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import onnx
 import tvm  # type: ignore[import-not-found]
 from tvm import relax, tirx  # type: ignore[import-not-found]
+from tvm.support import cc  # type: ignore[import-not-found]
 from tvm.target import codegen  # type: ignore[import-not-found]
 from tvm_import import import_model, symbols  # type: ignore[import-not-found]
 from tvm_schedules import LEGALIZE, apply  # type: ignore[import-not-found]
@@ -49,10 +54,18 @@ def _source(symbol: Any, shapes: list[list[Any]]) -> list[int]:
     raise NotImplementedError(f"symbol '{symbol.name}' of the inputs' shapes occurs in no dim as a plain multiple")
 
 
-def compile_model(model: onnx.ModelProto, threads: int, scheduled: bool) -> tuple[Any, dict[str, Any]]:
-    """The executable for this machine's processor, and the facts for model.json."""
-    settings = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": threads}
-    target = tvm.target.Target(settings)
+def processor(machine: list[str]) -> dict[str, str]:
+    """TVM's words for the processor: this machine's, or that of [triple, core, ...]."""
+    if not machine:
+        return {"mcpu": codegen.llvm_get_system_cpu()}
+    return {"mtriple": machine[0], "mcpu": machine[1]}
+
+
+def compile_model(
+    model: onnx.ModelProto, threads: int, scheduled: bool, machine: list[str]
+) -> tuple[Any, dict[str, Any]]:
+    """The executable, and the facts for model.json."""
+    target = tvm.target.Target({"kind": "llvm", **processor(machine), "num-cores": threads})
     module = import_model(model)
     facts: dict[str, Any] = {"dims": add_dims(module), "scheduled": scheduled, "unscheduled": []}
     t = relax.transform
@@ -90,11 +103,17 @@ def _build(module: Any, target: Any) -> Any:
 
 def main(arguments: list[str]) -> None:
     """Compile one file."""
-    source, out, threads, pipeline = arguments
-    executable, facts = compile_model(onnx.load(source), int(threads), pipeline == "scheduled")
-    executable.export_library(out)
+    source, out, threads, pipeline, *machine = arguments
+    executable, facts = compile_model(onnx.load(source), int(threads), pipeline == "scheduled", machine)
+    linker = cc.cross_compiler(machine[2], options=machine[3:]) if machine else None
+    executable.export_library(out, fcompile=linker)
     Path(out).with_suffix(".json").write_text(json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # before destructors warn of what is left unfinished: the error stays the last line

@@ -62,7 +62,8 @@ class Device:
     """One device, as its file describes it; `cores` selects one of the sets of CPUs that the file names.
 
     Programs are compiled for `platform` (None: this machine) and the core `cpu` by the command `cc` (None: any). The
-    device's own Python is `python` (None: it has none).
+    device's own Python is `python` (None: it has none). `programs` are folders here, by adapter, with what the maker of
+    an engine has for such devices and no package brings.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], cores: str = "all") -> None:
@@ -80,6 +81,12 @@ class Device:
         self.cpu: str | None = self._cores.get("cpu")
         self.cc: str | None = settings.get("cc")
         self.python: str | None = settings.get("python")
+        self.programs: Mapping[str, str] = settings.get("programs", {})
+
+    @property
+    def android(self) -> bool:
+        """Whether its shared libraries are Android's: no wheel's, and none that a static program loads."""
+        return self.platform == "android-arm64"
 
     @property
     def exclusive(self) -> bool:
@@ -203,16 +210,17 @@ class Device:
         run = f"unset {' '.join(THREAD_VARIABLES)} && exec {shlex.join([agent, *flags, *command])}"
         return Process(self.driver.shell(f"cd {shlex.quote(self.files.absolute(home))} && {run}"), self.name)
 
-    def tool(self, name: str) -> str:
-        """Path on the device of a program that is compiled from devices/NAME.c for it."""
+    def tool(self, name: str, runtime: Sequence[str] = ()) -> str:
+        """Path on the device of a program that is compiled for it from devices/NAME.c and files of sod2/runtime."""
         from sod2.codegen import target  # noqa: PLC0415 - as in `target`
 
         compiled = self.target()
         cache = target.default_cache()
-        (built,) = target.compile_objects(compiled, [SOURCES / f"{name}.c"], (), cache / "objects")
-        folder = cache / "tools" / built.stem
+        sources = [SOURCES / f"{name}.c", *(target.RUNTIME / part for part in runtime)]
+        built = target.compile_objects(compiled, sources, (), cache / "objects")
+        folder = cache / "tools" / "+".join(path.stem for path in built)
         if not (folder / name).exists():
-            target.link_executable(compiled, [built], folder / name)
+            target.link_executable(compiled, built, folder / name)
         return f"{self.files.push(folder)}/{name}"
 
     def canary_ns(self) -> int:
@@ -220,6 +228,16 @@ class Device:
         cpu = int(self._cores["mask"], 16).bit_length() - 1
         program = self.files.absolute(self.tool("canary"))
         return int(self.repeat(lambda: self.run(f"{program} {cpu}")))
+
+    def limits(self) -> dict[str, Any]:
+        """What it does at most with its threads: `flops` a second, and `bandwidth`, bytes read a second by size of set.
+
+        A fraction of a second; noise of the machine can only lower what is found.
+        """
+        program = self.files.absolute(self.tool("limits", ("roofline.c", "threads.c")))
+        command = f"{program} {self.threads} {self._cores.get('mask', '')}"
+        flops, *bandwidth = map(float, self.repeat(lambda: self.run(command)).split())
+        return {"flops": flops, "bandwidth": bandwidth}
 
     def steady(self) -> Steady:
         """The watch over its speed; does nothing for a device whose file has no `steady`."""

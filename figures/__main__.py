@@ -26,10 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         matrix.check(options.config)
         measured = rows.read(options.rows)
         module = importlib.import_module(f"figures.{options.figure}")
-        tables = [module.table(options.config, measured, device.load(name)) for name in options.config["devices"]]
+        devices = [device.load(name) for name in options.config["devices"]]
+        tables = [module.table(options.config, measured, each) for each in devices]
     except (matrix.ConfigError, device.DeviceError, ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if len(devices) > 1:
+        tables = [layout.with_column(table, "Device", each.title) for table, each in zip(tables, devices, strict=True)]
     layout.write(tables, options.out)
     return 0
 

@@ -9,6 +9,7 @@ travel in a column of their own.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import re
 import string
@@ -81,6 +82,17 @@ def write(tables: Sequence[Table], out: Path) -> None:
         part = out.with_name(f"{out.name}.part{suffix}")
         writer(tables, part)
         part.replace(out.with_name(out.name + suffix))
+
+
+def with_column(table: Table, header: str, text: str) -> Table:
+    """The table with one more column before the others, which has the same text in every row."""
+    above = len(table.columns[0].headers) - 1
+    return dataclasses.replace(
+        table,
+        columns=[Column((*[""] * above, header), numeric=False), *table.columns],
+        body=[[Cell(text), *row] for row in table.body],
+        summary=[[Cell(text), *row] for row in table.summary],
+    )
 
 
 def number(value: float) -> str:

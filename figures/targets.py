@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from figures import matrix
-from models import MODELS
+from models import MODELS, OPERATORS
 
 TARGETS = (
     "figures/{figure}.pdf",
@@ -24,7 +24,7 @@ def names(config: matrix.Config) -> dict[str, tuple[str, ...]]:
     """What each wildcard of the targets may stand for."""
     return {
         "figure": matrix.figures(),
-        "model": tuple(MODELS),
+        "model": (*MODELS, *OPERATORS),
         "engine": tuple(config["engines"]),
         "device": tuple(config["devices"]),
         "processor": ("cpu", "gpu"),

@@ -20,6 +20,7 @@ from models import (
     convnet_aig,
     dgnet,
     lstm,
+    operators,
     ranet,
     sam,
     sde,
@@ -81,12 +82,18 @@ class Sentences:
     padded: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Noise:
+    """A model whose work does not depend on its contents: independent normal numbers."""
+
+
 IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model of the evaluation, or with `suite` "extra" a workload of related systems, in no table of the paper.
+    """One model of the evaluation, or with `suite` "extra" a workload of related systems, in no table of the paper, or
+    with `suite` "operators" a single operator.
 
     `dynamism` is "shape", "control" or "shape + control"; `symbols` are the symbolic dims of its inputs with their
     admissible values; `dataset` names a file in datasets/ and `content` says how the model reads what that file
@@ -106,7 +113,7 @@ class Model:
     dynamism: str
     symbols: Mapping[str, Extent]
     dataset: str
-    content: Pictures | Tokens | Frames | Sentences
+    content: Pictures | Tokens | Frames | Sentences | Noise
     trained_on: str
     calibration: int = 0
     reached_only: bool = False
@@ -261,13 +268,28 @@ MODELS: dict[str, Model] = {
 }
 PAPER = tuple(name for name, model in MODELS.items() if model.suite == "paper")
 """The models of the paper's tables."""
+OPERATORS: dict[str, Model] = {
+    name: Model(
+        module=operator,
+        title=name,
+        short=name,
+        dynamism="shape",
+        symbols={"S": Extent(operator.low, operator.high, operator.step)},
+        dataset="noise",
+        content=Noise(),
+        trained_on="",
+        suite="operators",
+    )
+    for name, operator in operators.OPERATORS.items()
+}
+"""Single operators, which a figure of their own is about."""
 
 
 def find(name: str, variant: str = "full") -> Model:
     """The registry's entry of a model; ValueError when the model or the variant does not exist."""
-    if name not in MODELS:
+    model = MODELS.get(name) or OPERATORS.get(name)
+    if model is None:
         raise ValueError(f"unknown model {name!r}: the models are {', '.join(sorted(MODELS))}")
-    model = MODELS[name]
     if variant not in model.variants:
         raise ValueError(f"unknown variant {variant!r} of model {name!r}: its variants are {', '.join(model.variants)}")
     return model

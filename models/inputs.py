@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import yaml
 
-from models import Extent, Frames, Model, Pictures, Sentences, Tokens
+from models import Extent, Frames, Model, Noise, Pictures, Sentences, Tokens
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 POPULATION = 10_001  # draws that stand for the size distribution when a quantile is asked for
@@ -93,6 +93,8 @@ def contents(
     if isinstance(content, Frames):
         _, length, bands = shapes["features"]
         return {"features": speech(description, length, bands, rng)[None], "length": np.array([length], np.int64)}
+    if isinstance(content, Noise):
+        return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     if isinstance(content, Sentences):
         return sentence(shapes, rng, padded=variant in content.padded)
     if isinstance(content, Tokens):

@@ -37,7 +37,7 @@ class Probe:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Shape | list[Shape]]]:
         """The values and the shapes, each by name; inside a loop, a list of the shapes at its steps."""
-        results = self._session.run(self._outputs, dict(inputs))
+        results = self._session.run(self._outputs, dict(inputs)) if self._outputs else []
         count = len(self._values)
         shapes: dict[str, Shape | list[Shape]] = {}
         for name, result in zip(self._shaped, results[count:], strict=True):

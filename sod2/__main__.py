@@ -1,4 +1,4 @@
-"""Command line of the compiler: compile, run, explain, memory, bench. `sod2 COMMAND --help` tells the rest."""
+"""Command line of the compiler: compile, run, explain, memory, bench, tune. `sod2 COMMAND --help` tells the rest."""
 
 import argparse
 import json
@@ -6,11 +6,12 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
-from sod2 import checking, compiler, footprint, timeline
+from sod2 import checking, compiler, footprint, roofline, timeline, tune
 from sod2.artifact import CompiledModel, load
 from sod2.codegen import crosscompilers
 from sod2.codegen.target import cross, host
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--target", choices=tuple(crosscompilers.SYSTEMS), help="another machine; default: this one")
     compile_.add_argument("--cpu", help="its core by the C compiler's name, e.g. cortex-x1; default: any")
     compile_.add_argument("--cc", help="command of the cross-compiler; default: the first that is found")
+    compile_.add_argument("--tuned", type=Path, help="block sizes of kernels that `sod2 tune` found for the machine")
     _add_options(compile_)
 
     run = commands.add_parser("run", help="run a model or artifact once and print or save its outputs")
@@ -64,8 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("-o", "--output", type=Path, help="write the outputs to this .npz file")
     run.add_argument("--threads", type=int, default=1)
-    run.add_argument("--profile", action="store_true", help="print the time of every step")
-    run.add_argument("--timeline", type=Path, help="write steps and live bytes to this file, for ui.perfetto.dev")
     run.add_argument(
         "--check", action="store_true", help="compare every predicted shape with the one found (an .onnx file)"
     )
@@ -93,6 +93,20 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
     bench.add_argument("--threads", type=int, default=1)
     bench.add_argument("--repeats", type=int, default=20)
+
+    tuning = commands.add_parser("tune", help="search the block sizes of kernels that are best for a model here")
+    tuning.add_argument("model", type=Path, help="an .onnx file")
+    tuning.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
+    tuning.add_argument(
+        "-o", "--output", type=Path, required=True, help="what is found, for compile --tuned; continued when it exists"
+    )
+    tuning.add_argument("--threads", type=int, default=1)
+    tuning.add_argument("--candidates", type=int, default=60, help="how many are measured, those of the file included")
+    _add_options(tuning)
+
+    for command in (run, bench):
+        command.add_argument("--profile", action="store_true", help="print every step, and how near its limit it is")
+        command.add_argument("--timeline", type=Path, help="the same and the live bytes as a file for ui.perfetto.dev")
     return parser
 
 
@@ -136,6 +150,8 @@ def _compile(arguments: argparse.Namespace) -> None:
     if arguments.target is None and (arguments.cpu or arguments.cc):
         raise Error("--cpu and --cc describe another machine: give --target too")
     target = cross(arguments.target, arguments.cpu, arguments.cc) if arguments.target else host()
+    if arguments.tuned:
+        target = replace(target, tuned=tune.read(arguments.tuned))
     out = compiler.build(arguments.model, _options(arguments), target, arguments.output)
     manifest = json.loads((out / "manifest.json").read_text())
     print(
@@ -154,10 +170,7 @@ def _run(arguments: argparse.Namespace) -> None:
             if array.size
             else f"{name}: {array.dtype}{list(array.shape)}"
         )
-    if arguments.profile:
-        print("\n".join(_profile(model, inputs)))
-    if arguments.timeline:
-        timeline.write(timeline.trace(model, inputs), arguments.timeline)
+    _show_steps(model, inputs, arguments, 1)
     if arguments.check:
         _check(arguments.model, inputs, outputs)
     if arguments.output:
@@ -181,12 +194,12 @@ def _check(path: Path, inputs: dict[str, Array], outputs: dict[str, Array]) -> N
         raise Error(f"{len(report.wrong)} predictions of {str(path)!r} are wrong")
 
 
-def _profile(model: CompiledModel, inputs: dict[str, Array]) -> Iterator[str]:
-    steps = model.profile(inputs)
-    total = sum(ns for _, ns in steps) or 1
-    for name, ns in sorted(steps, key=lambda s: -s[1]):
-        if ns:
-            yield f"{ns / 1e3:10.1f} us {100 * ns / total:5.1f} %  {name}"
+def _show_steps(model: CompiledModel, inputs: dict[str, Array], arguments: argparse.Namespace, repeats: int) -> None:
+    """What --profile and --timeline ask for."""
+    if arguments.profile:
+        print(*roofline.report(*roofline.measure(model, inputs, repeats)), sep="\n")
+    if arguments.timeline:
+        timeline.write(timeline.trace(model, inputs, repeats), arguments.timeline)
 
 
 def _tensor_lines(analysis: Analysis) -> Iterator[str]:
@@ -269,12 +282,32 @@ def _bench(arguments: argparse.Namespace) -> None:
         f"bind {first / 1e3:.0f} us, arena {stats.arena_bytes / 2**20:.2f} MiB, "
         f"live peak {stats.live_bytes / 2**20:.2f} MiB"
     )
+    _show_steps(model, inputs, arguments, arguments.repeats)
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    options, target = _options(arguments), host()
+    inputs = _inputs(compiler.compile(arguments.model, options, arguments.threads), arguments.inputs)
+    emission = compiler.emit(arguments.model, options, target)
+    measure = tune.measuring(emission, asdict(options), inputs, arguments.threads)
+    subject = tune.subject(arguments.model.name, inputs, arguments.threads, target)
+    best = tune.Search(arguments.output, subject, measure).run(
+        arguments.candidates, lambda line: print(line, flush=True)
+    )
+    print(f"{arguments.output}: {tune.changes(best.values) or 'the shipped values'}, {best.cost:.3f} of their time")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; errors of the user end in one sentence and status 1."""
     arguments = _parser().parse_args(argv)
-    commands = {"compile": _compile, "run": _run, "explain": _explain, "memory": _memory, "bench": _bench}
+    commands = {
+        "compile": _compile,
+        "run": _run,
+        "explain": _explain,
+        "memory": _memory,
+        "bench": _bench,
+        "tune": _tune,
+    }
     try:
         commands[arguments.command](arguments)
     except (Error, OSError) as error:

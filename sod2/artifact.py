@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from sod2 import work
 from sod2.codegen import model as model_c
 from sod2.codegen.steps import Emission
 from sod2.codegen.target import (
@@ -38,6 +39,8 @@ from sod2.codegen.target import (
 )
 from sod2.errors import Error, InputError, ModelError
 from sod2.graph import Array
+from sod2.memory import live_usage
+from sod2.storage import Step
 
 _MAX_RANK = 8
 
@@ -93,12 +96,23 @@ def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
         "inputs": [_tensor(*entry) for entry in inputs],
         "outputs": [_tensor(*entry) for entry in outputs],
         "options": dict(options),
-        "target": {"name": target.name, "isa": target.isa, "compiler": list(target.cc)},
+        "target": {
+            "name": target.name,
+            "isa": target.isa,
+            "compiler": list(target.cc),
+            "tuned": dict(target.tuned),
+        },
         "code": code_digest(),
         "kernels": len(emission.kernels),
         "steps": len(emission.storage.steps),
+        "work": [_work(step, emission) for step in emission.storage.steps],
         "weight_bytes": emission.weights.size,
     }
+
+
+def _work(step: Step, emission: Emission) -> dict[str, object] | None:
+    found = work.of_step(step, emission.analysis, emission.versions)
+    return found.text() if found is not None else None
 
 
 def _tensor(name: str, dtype: np.dtype[Any], shape: Any) -> dict[str, Any]:
@@ -127,6 +141,29 @@ class Stats(ctypes.Structure):
         ("bind_ns", ctypes.c_int64),
         ("threads", ctypes.c_int32),
     )
+
+
+class Buffer(ctypes.Structure):
+    """sod2_buffer of sod2.h: a buffer of the bound plan, live at the steps first..last, and its place in the arena."""
+
+    first: int
+    last: int
+    bytes: int
+    offset: int
+    _fields_ = (
+        ("first", ctypes.c_int32),
+        ("last", ctypes.c_int32),
+        ("bytes", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+    )
+
+
+class Limits(ctypes.Structure):
+    """sod2_limits of sod2.h: what the machine does at most, a second."""
+
+    flops: float
+    bandwidth: Sequence[float]
+    _fields_ = (("flops", ctypes.c_double), ("bandwidth", ctypes.c_double * 12))
 
 
 class CompiledModel:
@@ -189,10 +226,23 @@ class CompiledModel:
         finally:
             self._library.sod2_profile(self._handle, 0)
 
+    def limits(self) -> Limits:
+        """What this machine does at most with the model's threads, measured now; takes a fraction of a second."""
+        found = Limits()
+        if self._library.sod2_measure_limits(self.stats.threads, ctypes.byref(found)):
+            raise Error("no memory or threads for measuring what this machine does at most")
+        return found
+
+    def buffers(self) -> list[Buffer]:
+        """The buffers of the bound plan, scratch included."""
+        count = self._library.sod2_buffer_count(self._handle)
+        return [self._library.sod2_get_buffer(self._handle, k) for k in range(count)]
+
     def live_bytes(self) -> list[int]:
-        """Bytes that are live while each step of the bound plan runs, scratch included."""
-        count = self._library.sod2_step_count(self._handle)
-        return [int(self._library.sod2_step_bytes(self._handle, k)) for k in range(count)]
+        """Bytes that are live while each step of the bound plan runs, scratch included, rounded as the arena does."""
+        found = self.buffers()
+        usage = live_usage([(b.first, b.last) for b in found], [b.bytes for b in found])
+        return usage + [0] * (self._library.sod2_step_count(self._handle) - len(usage))
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         wanted = [t.name.decode() for t in self._inputs]
@@ -255,8 +305,10 @@ def _library(path: Path) -> ctypes.CDLL:
         "sod2_step_count": (ctypes.c_int, [handle]),
         "sod2_step_name": (ctypes.c_char_p, [handle, ctypes.c_int]),
         "sod2_profile": (None, [handle, ctypes.c_int]),
+        "sod2_measure_limits": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(Limits)]),
         "sod2_step_ns": (ctypes.POINTER(ctypes.c_int64), [handle]),
-        "sod2_step_bytes": (ctypes.c_int64, [handle, ctypes.c_int]),
+        "sod2_buffer_count": (ctypes.c_int, [handle]),
+        "sod2_get_buffer": (Buffer, [handle, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

@@ -64,9 +64,8 @@ def load(source: str | Path | onnx.ModelProto, control: str = "switch") -> Graph
 
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    light = onnx.ModelProto()
-    light.CopyFrom(old_scan.batched(model) if opset < _SCAN_OPSET else model)
-    heavy = functions.without_data(light.graph)  # the converter's models must not exceed 2 GB
+    batched = old_scan.batched(model) if opset < _SCAN_OPSET else model
+    light, heavy = functions.without_data(batched)  # the converter's models must not exceed 2 GB
     try:
         converted = onnx.version_converter.convert_version(light, OLDEST_OPSET)
     except Exception as error:  # the converter raises plain RuntimeError and its own C++ exceptions

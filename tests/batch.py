@@ -50,16 +50,22 @@ def numbered(source: str, number: int) -> str:
 
 
 class Batch:
-    """Models compiled together; `problems` says of some why they could not be compiled."""
+    """Models compiled together; `problems` says of some why they could not be compiled. Options of all, or by name."""
 
-    def __init__(self, folder: Path, sources: Mapping[str, onnx.ModelProto], options: Options | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sources: Mapping[str, onnx.ModelProto],
+        options: Options | Mapping[str, Options] | None = None,
+    ) -> None:
         self.folder = folder
         self.numbers: dict[str, int] = {}
         self.problems: dict[str, str] = {}
         parts: dict[str, str] = {}
         for name, source in sources.items():
             try:
-                parts[name] = self._emit(name, source, options or Options())
+                chosen = options[name] if isinstance(options, Mapping) else options or Options()
+                parts[name] = self._emit(name, source, chosen)
             except Exception as error:  # also one that is no error of ours, which must not hide the other models
                 self.problems[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         for name, error in self._refused(parts).items():

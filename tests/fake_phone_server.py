@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -12,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import adbutils
+import arm64_packages
+import pytest
 import yaml
+from fake_phone_root import PACKAGES
+
+from baselines.ort_android import GIVEN
 
 DEVICES = Path(__file__).parents[1] / "devices"
 START_S = 20
@@ -42,16 +48,34 @@ def adb_server(home: Path) -> Iterator[None]:
         server.wait(START_S)
 
 
-def settings(flavour: str, variable: str, cpu: str | None = None) -> dict[str, Any]:
+EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
+needs_emulator = pytest.mark.skipif(
+    not EMULATOR.exists(), reason=f"{EMULATOR} is missing (apt: qemu-user-static with binfmt-support)"
+)
+needs_npm = pytest.mark.skipif(
+    shutil.which("npm") is None and GIVEN not in os.environ, reason=f"npm is missing, and ${GIVEN} is not set"
+)
+
+
+def phone_packages(config: pytest.Config) -> Path:
+    """What an arm64 phone is made of, kept in pytest's cache; skips the test where it cannot be had."""
+    assert config.cache is not None
+    try:
+        return arm64_packages.unpacked(config.cache.mkdir("arm64"), PACKAGES, recursive=False)
+    except arm64_packages.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def settings(flavour: str, variable: str, emulated: bool = False) -> dict[str, Any]:
     """The device file of a phone, changed for one that is never waited for long and runs what this machine runs.
 
-    With `cpu` it keeps its platform, which takes emulation, and programs are compiled for that core.
+    An emulated phone keeps its platform and the core that programs are compiled for.
     """
     file: dict[str, Any] = yaml.safe_load((DEVICES / f"{flavour}.yaml").read_text())
     mask = f"{sum(1 << cpu for cpu in sorted(os.sched_getaffinity(0))[:2]):x}"
     file["steady"] |= {"wait_s": 0.2, "drift": 100}
-    platform = file["platform"] if cpu else "linux-x86_64"
-    cores = {"all": {"mask": mask, "cpu": cpu or "x86-64-v3"}}
+    platform = file["platform"] if emulated else "linux-x86_64"
+    cores = {"all": {"mask": mask, "cpu": file["cores"]["all"]["cpu"] if emulated else "x86-64-v3"}}
     return file | {"address": variable, "platform": platform, "cores": cores}
 
 

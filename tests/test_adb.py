@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 from fake_phone import FakePhone
-from fake_phone_server import adb_server, settings
+from fake_phone_server import adb_server, needs_emulator, phone_packages, settings
 
 from baselines.sod2 import Sod2
 from devices import device as devices
@@ -335,11 +335,42 @@ def test_a_slow_canary_is_flagged(device: Device, monkeypatch: pytest.MonkeyPatc
     assert steady.end()["throttled"] == "the canary ran 20% slower than at best"
 
 
-EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
+@pytest.mark.slow
+@needs_emulator
+def test_the_scripts_in_a_phones_own_shell(
+    phone: FakePhone, flavour: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the harness runs there, under mksh with busybox's tools for arm64, programs compiled for the phone."""
+    phone.root.become_arm64(phone_packages(request.config))
+    monkeypatch.setenv("PHONE_UNDER_TEST", phone.address)
+    device = Device(flavour, settings(flavour, "PHONE_UNDER_TEST", emulated=True))
+    device.connect()
+    told = device.facts()
+    assert told["max_khz"][-1] == {"s21": 2841600, "sd835": 2361600}[flavour]
+    assert (told["governor"], told["battery_celsius"]) == ("schedutil", 30.1)
+    there = device.files.push(folder)
+    assert left(phone) == [there.removeprefix("../")]
+    outputs = device.files.scratch()
+    with device.start(["sh", "-c", f"sh ./run 7; read line; echo $line > {outputs}/o"], there, GIB) as process:
+        assert process.read(60) == b"ran 7\n"
+        process.pause()
+        process.resume()
+        process.send(b"written")
+        assert process.end() == "ended with status 0"
+    assert [path.read_text() for path in device.files.pull(outputs).iterdir()] == ["written\n"]
+    device.files.remove(outputs)
+    with device.steady() as steady:
+        steady.begin()
+        assert steady.end()["throttled"] is None
+        phone.pull_cable()
+        if flavour == "s21":
+            until(lambda: phone.root.setting() == ["true", "false"])
+    device.repeat(device.files.clean)
+    assert not (phone.root.data / "sod2").exists()
 
 
 @pytest.mark.slow  # zig's first link for aarch64 takes minutes
-@pytest.mark.skipif(not EMULATOR.exists(), reason=f"{EMULATOR} is missing (apt: qemu-user-static with binfmt-support)")
+@needs_emulator
 @pytest.mark.parametrize("cpu", ["cortex-a57", "cortex-a76"])
 def test_aarch64_programs_run_on_their_core_only(
     cpu: str, phone: FakePhone, flavour: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -347,9 +378,10 @@ def test_aarch64_programs_run_on_their_core_only(
     """The agent, compiled for any core, starts a model compiled for one, which the older phone may not have."""
     monkeypatch.setenv("PHONE_UNDER_TEST", phone.address)
     onnx.save(build("skipnet", "tiny"), tmp_path / "model.onnx")
-    built_for = Device(flavour, settings(flavour, "PHONE_UNDER_TEST", cpu))
+    device = Device(flavour, settings(flavour, "PHONE_UNDER_TEST", emulated=True))
+    cores = {"all": device.settings["cores"]["all"] | {"cpu": cpu}}
+    built_for = Device(flavour, dict(device.settings) | {"cores": cores})
     Sod2().build(tmp_path / "model.onnx", built_for, "cpu", {}, tmp_path / "b")
-    device = Device(flavour, settings(flavour, "PHONE_UNDER_TEST", phone.root.qemu))
     device.connect()
     with device.start(["./bench", ".", "2"], device.files.push(tmp_path / "b"), GIB) as process:
         answer = process.read(60)

@@ -254,15 +254,17 @@ def test_ssh_without_its_board(board: Device, tmp_path: Path) -> None:
     ("adapter", "reason"),
     [
         ("ort", "its packages run under Python, and devices/p.yaml names none (key 'python')"),
-        ("mnn", "adapter 'mnn' builds for this machine alone, and e is asked for p"),
+        ("mnn", "its packages run under Python, and devices/p.yaml names none (key 'python')"),
+        ("tvm", "its packages run under Python, and devices/p.yaml names none (key 'python')"),
+        ("openvino", "adapter 'openvino' builds for this machine alone, and e is asked for p"),
     ],
 )
-def test_engines_that_a_phone_does_not_run(adapter: str, reason: str, tmp_path: Path) -> None:
+def test_engines_that_a_board_does_not_run(adapter: str, reason: str, tmp_path: Path) -> None:
     onnx.save(build("skipnet", "tiny"), tmp_path / "model.onnx")
     (tmp_path / "out").mkdir()
     built = engine.build(
         tmp_path / "out", name="e", adapter=adapter, options={}, model=tmp_path / "model.onnx",
-        device=Device("p", WHOLE), processor="cpu",
+        device=Device("p", WHOLE | {"platform": "linux-aarch64"}), processor="cpu",
     )  # fmt: skip
     assert built.unsupported == reason
     assert built.command == []

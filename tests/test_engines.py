@@ -105,7 +105,7 @@ def test_adapters() -> None:
     assert set(engine.adapters()) >= {"ort", "sod2"}
     for adapter in engine.adapters():
         assert engine.load(adapter).version()
-        assert engine.load(adapter).options
+        assert all(isinstance(name, str) for name in engine.load(adapter).options)
         assert len(engine.fingerprint(adapter)) == 16
 
 

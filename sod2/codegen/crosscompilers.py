@@ -27,7 +27,7 @@ from pathlib import Path
 from sod2.errors import ToolchainError
 
 SYSTEMS = {"android-arm64": "aarch64", "linux-aarch64": "aarch64", "linux-x86_64": "x86_64"}
-_ANDROID_API = 24  # Android 7, the first with everything that the runtime uses
+ANDROID_API = 24  # Android 7, the first with everything that the runtime uses
 _GLIBC = "2.17"  # the oldest that a library made by zig is loaded by
 _LINK = {True: ("-static",), False: ("-fPIC",)}
 
@@ -85,8 +85,8 @@ def _installed(system: str, machine: str, static: bool) -> Iterator[CrossCompile
             yield CrossCompiler(machine, (name,), _LINK[static])
     if importlib.util.find_spec("ziglang"):
         yield _zig(machine, (sys.executable, "-m", "ziglang", "cc"), static)
-    if system.startswith("android") and static and (clang := _ndk()) is not None:
-        yield CrossCompiler(machine, (str(clang), f"--target={machine}-linux-android{_ANDROID_API}"), ("-pie",))
+    if system.startswith("android") and static and (clang := ndk()) is not None:
+        yield CrossCompiler(machine, (str(clang), f"--target={machine}-linux-android{ANDROID_API}"), ("-pie",))
 
 
 def _zig(machine: str, command: tuple[str, ...], static: bool) -> CrossCompiler:
@@ -95,7 +95,7 @@ def _zig(machine: str, command: tuple[str, ...], static: bool) -> CrossCompiler:
     return CrossCompiler(machine, whole, _LINK[static], zig=True)
 
 
-def _ndk() -> Path | None:
+def ndk() -> Path | None:
     """The newest NDK's clang."""
     given = [os.environ[name] for name in ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT") if os.environ.get(name)]
     folders = [Path(folder) for folder in given]

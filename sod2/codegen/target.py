@@ -67,6 +67,7 @@ class Target:
     ldflags: tuple[str, ...]
     shared: bool = True  # whether programs here can load libraries built for it; else only executables are made
     hookflags: tuple[str, ...] = ()  # what the linker needs beside memhook.c's object
+    tuned: tuple[tuple[str, int], ...] = ()  # macros of runtime/tuning.h and their values, where not its own
 
 
 def default_cache() -> Path:
@@ -114,10 +115,12 @@ def compile_objects(target: Target, sources: Sequence[Path], include: Sequence[P
     flags = [*target.cflags, *(f"-I{folder}" for folder in folders)]
 
     def build(source: Path) -> Path:
-        digest = hashlib.sha256(shared + source.read_bytes()).hexdigest()[:32]
+        text = source.read_bytes()
+        defined = [f"-D{name}={value}" for name, value in target.tuned if name.encode() in text]
+        digest = hashlib.sha256(shared + "".join(defined).encode() + text).hexdigest()[:32]
         out = cache / f"{source.stem}-{digest}.o"
         if not out.exists():
-            _produce(target, [*flags, "-c", str(source)], out, str(source))
+            _produce(target, [*flags, *defined, "-c", str(source)], out, str(source))
         return out
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -128,8 +131,9 @@ def compile_objects(target: Target, sources: Sequence[Path], include: Sequence[P
             raise
 
 
-# The bench program: its main function, .npy files and the memory hook, which must not take over malloc in a library.
-BENCH_SOURCES = ("bench.c", "memhook.c", "npy.c")
+# The bench program: its main function, .npy files, the lines to the harness, and the memory hook, which must not take
+# over malloc in a library.
+BENCH_SOURCES = ("bench.c", "memhook.c", "npy.c", "protocol.c")
 
 
 def runtime_objects(target: Target, cache: Path) -> list[Path]:

@@ -16,8 +16,13 @@
    - Address space that was asked for is counted, not resident pages: madvise and first touch change nothing.
 
    Preloaded or linked dynamically this replaces the functions by name, which takes glibc. A static executable is linked
-   with -Wl,--wrap for each of them instead (SOD2_STATIC), which takes any C library. 64-bit Linux and Android only. */
+   with -Wl,--wrap for each of them instead (SOD2_STATIC), which takes any C library. On Android's (SOD2_BIONIC) it is
+   linked into the executable, whose names come before those of every library, and looks up what it replaces. 64-bit
+   Linux and Android only. */
 #define _GNU_SOURCE
+#ifdef SOD2_BIONIC
+#include <dlfcn.h>
+#endif
 #include <errno.h>
 #include <malloc.h>
 #include <stdarg.h>
@@ -40,11 +45,27 @@ _Static_assert(sizeof(void *) == 8, "memhook needs a 64-bit system");
 #define REAL(name) __libc_##name
 #endif
 
+#ifdef SOD2_BIONIC
+/* Threads that look the same function up at once find the same. */
+#define NEXT(result, name, parameters, arguments)                                                                       \
+  static result REAL(name) parameters {                                                                                 \
+    static result(*_Atomic found) parameters;                                                                           \
+    result(*real) parameters = atomic_load_explicit(&found, memory_order_relaxed);                                      \
+    if (real == NULL) atomic_store(&found, real = (result(*) parameters)dlsym(RTLD_NEXT, #name));                       \
+    return real arguments;                                                                                              \
+  }
+NEXT(void *, malloc, (size_t size), (size))
+NEXT(void *, calloc, (size_t count, size_t size), (count, size))
+NEXT(void *, realloc, (void *block, size_t size), (block, size))
+NEXT(void *, memalign, (size_t alignment, size_t size), (alignment, size))
+NEXT(void, free, (void *block), (block))
+#else
 extern void *REAL(malloc)(size_t size);
 extern void *REAL(calloc)(size_t count, size_t size);
 extern void *REAL(realloc)(void *block, size_t size);
 extern void *REAL(memalign)(size_t alignment, size_t size);
 extern void REAL(free)(void *block);
+#endif
 
 static _Atomic int64_t live, peak;
 
@@ -109,11 +130,11 @@ int HOOK(posix_memalign)(void **result, size_t alignment, size_t size) {
 }
 
 static size_t whole_pages(size_t size) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  size_t page = (size_t)getpagesize();
   return (size + page - 1) / page * page;
 }
 
-void *HOOK(valloc)(size_t size) { return memalign((size_t)sysconf(_SC_PAGESIZE), size); }
+void *HOOK(valloc)(size_t size) { return memalign((size_t)getpagesize(), size); }
 void *HOOK(pvalloc)(size_t size) { return valloc(whole_pages(size)); }
 
 /* ---- anonymous mappings ----------------------------------------------------------------------------------------- */
@@ -209,7 +230,7 @@ void *HOOK(mmap64)(void *hint, size_t size, int protection, int flags, int file,
 
 /* Counted down before the pages go: afterwards another thread may already have mapped there. */
 int HOOK(munmap)(void *address, size_t size) {
-  if ((uintptr_t)address % (uintptr_t)sysconf(_SC_PAGESIZE) == 0) mapped(address, size, 0);
+  if ((uintptr_t)address % (uintptr_t)getpagesize() == 0) mapped(address, size, 0);
   return (int)syscall(SYS_munmap, address, size);
 }
 

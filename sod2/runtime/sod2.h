@@ -70,8 +70,25 @@ const char *sod2_step_name(const sod2_model *model, int step);
 /* With profiling on, nanoseconds of each step in the last run, 0 for a step whose branch was not taken. */
 void sod2_profile(sod2_model *model, int on);
 const int64_t *sod2_step_ns(const sod2_model *model);
-/* Bytes of the buffers that are live at a step of the bound plan, scratch included; -1 where there is no such step. */
-int64_t sod2_step_bytes(const sod2_model *model, int step);
+
+/* The buffers of the bound plan, scratch included: the steps first..last at which each is live, and its place in the
+   arena. A buffer whose size only execution tells is that of the last run; without a bound plan all have 0 bytes. */
+typedef struct sod2_buffer {
+    int32_t first, last;
+    int64_t bytes, offset;
+} sod2_buffer;
+int sod2_buffer_count(const sod2_model *model);
+sod2_buffer sod2_get_buffer(const sod2_model *model, int index); /* 0 <= index < count */
+
+/* What this machine does at most with so many threads (>= 1), measured now, in a fraction of a second: floating-point
+   operations a second, and bytes read a second from a set of SOD2_SMALLEST_SET << i bytes. Needs no model. */
+#define SOD2_SMALLEST_SET 65536
+#define SOD2_SETS 12
+typedef struct sod2_limits {
+    double flops;
+    double bandwidth[SOD2_SETS];
+} sod2_limits;
+int sod2_measure_limits(int threads, sod2_limits *limits); /* SOD2_ERROR_MEMORY where there is none; no message */
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,185 @@
+"""`sod2 tune`: a genetic search of the block sizes of runtime/tuning.h, for a model at a shape, measured here.
+
+A candidate is a value for every macro. Its cost is the model's time over that with the shipped values: both are built
+and loaded, take turns run by run, and every step counts with the shortest of its runs, so that noise of the machine
+meets both alike and mostly falls away. Beginning with neighbours of the shipped values, a new candidate crosses two of
+the best so far, each macro taken from either, and now and then moves one to the next value. The best is measured once
+more, longer, before it is believed.
+
+Every candidate that was measured is written at once: a search that was interrupted goes on where it stopped, and a
+longer one extends a shorter one. Only the kernels that mention a macro are compiled for it. No bit of a result depends
+on the values. Register tiles are no part of the search: they fill the registers there are (runtime/tile.h), and the
+versions of convolutions are chosen by the cost model (conv_cost.py).
+"""
+
+import json
+import random
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sod2 import artifact
+from sod2.artifact import CompiledModel
+from sod2.codegen.steps import Emission
+from sod2.codegen.target import RUNTIME, Target
+from sod2.errors import Error
+from sod2.graph import Array
+
+CHOICES: Mapping[str, tuple[int, ...]] = {
+    "SOD2_GEMM_DEPTH": (256, 384, 512, 768, 1024, 1536),
+    "SOD2_GEMM_ROWS": (2, 4, 6, 8, 12, 16),
+    "SOD2_PANEL_PIXELS": (2, 4, 6, 8, 12),
+    "SOD2_PIXEL_DEPTH": (128, 256, 384, 512, 768, 1024),
+    "SOD2_PIXEL_BLOCK": (28, 56, 84, 112, 168, 224),
+    "SOD2_WINOGRAD_TILES": (24, 36, 48, 72, 96),
+    "SOD2_WINOGRAD_OWN_KIB": (96, 144, 192, 288, 384),
+    "SOD2_WINOGRAD_SHARED_KIB": (320, 640, 960, 1280, 2560),
+    "SOD2_WINOGRAD_WEIGHTS_KIB": (512, 1024, 2048, 4096, 8192),
+    "SOD2_STRIP_KIB": (128, 256, 384, 512, 768, 1024),
+}
+_PARENTS = 6  # the best so far, of which two are crossed
+_MUTATION = 0.25  # of each macro, to a neighbouring value
+_ROUNDS, _FINAL_ROUNDS = 7, 25  # runs of each side
+_GAIN = 0.99  # cost above which the best is no better than the shipped values
+
+Values = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Values of all macros, and the time with them over that with the shipped ones."""
+
+    values: Values
+    cost: float
+
+
+def shipped() -> dict[str, int]:
+    """The values of runtime/tuning.h, of the macros that are searched."""
+    found = dict(re.findall(r"^#define (SOD2_\w+) (\d+)$", (RUNTIME / "tuning.h").read_text(), re.MULTILINE))
+    return {name: int(found[name]) for name in CHOICES}
+
+
+def read(path: Path) -> tuple[tuple[str, int], ...]:
+    """The best values of a file that a search wrote, as Target.tuned takes them; Error when it is none."""
+    best = _content(path)["best"]
+    return tuple(sorted(best.items()))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        known = all(name in CHOICES and isinstance(value, int) for name, value in content["best"].items())
+    except (ValueError, KeyError, AttributeError, TypeError):
+        known = False
+    if not known:
+        raise Error(f"{str(path)!r} is no file of `sod2 tune`, which has values of {', '.join(CHOICES)}")
+    return content
+
+
+class Search:
+    """One search: `measure(values, rounds)` tells the cost of values; what is found lies in `path`."""
+
+    def __init__(self, path: Path, subject: Mapping[str, object], measure: Callable[[Values, int], float]) -> None:
+        self._path = path
+        self._subject = dict(subject)
+        self._measure = measure
+        self._found = self._resumed()
+
+    def _resumed(self) -> list[Candidate]:
+        """The candidates of an earlier search of the same subject."""
+        if not self._path.exists():
+            return []
+        content = _content(self._path)
+        if content["subject"] != self._subject:
+            raise Error(f"{str(self._path)!r} is of {content['subject']}: give a new file for {self._subject}")
+        return [Candidate(c["values"], c["cost"]) for c in content["candidates"]]
+
+    def run(self, count: int, say: Callable[[str], None]) -> Candidate:
+        """Measure until `count` candidates are known; the best, or the shipped values where none is better."""
+        start = Candidate(shipped(), 1.0)
+        while len(self._found) < count:
+            values = self._next(random.Random(len(self._found)))
+            self._found.append(Candidate(values, self._measure(values, _ROUNDS)))
+            self._write(start)
+            best = min(self._found, key=lambda c: c.cost)
+            say(f"{len(self._found)}/{count}: {self._found[-1].cost:.3f}, best {best.cost:.3f}  {changes(values)}")
+        best = min((start, *self._found), key=lambda c: c.cost)
+        if best is not start:
+            best = replace(best, cost=self._measure(best.values, _FINAL_ROUNDS))
+        chosen = best if best.cost < _GAIN else start
+        self._write(chosen)
+        return chosen
+
+    def _next(self, chance: random.Random) -> Values:
+        """A candidate that was not measured yet."""
+        known = [c.values for c in self._found]
+        parents = sorted((Candidate(shipped(), 1.0), *self._found), key=lambda c: c.cost)[:_PARENTS]
+        while True:
+            a, b = (chance.choice(parents).values for _ in range(2))
+            values = {name: _moved(name, chance.choice((a[name], b[name])), chance) for name in CHOICES}
+            if values not in known and values != shipped():
+                return values
+
+    def _write(self, best: Candidate) -> None:
+        content = {
+            "subject": self._subject,
+            "best": dict(best.values),
+            "cost": best.cost,
+            "candidates": [{"cost": c.cost, "values": dict(c.values)} for c in self._found],
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_name(f".{self._path.name}.tmp")
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+        partial.rename(self._path)
+
+
+def _moved(name: str, value: int, chance: random.Random) -> int:
+    """The value or, now and then, one of its neighbours."""
+    if chance.random() >= _MUTATION:
+        return value
+    choices = CHOICES[name]
+    at = choices.index(value) + chance.choice((-1, 1))
+    return choices[min(max(at, 0), len(choices) - 1)]
+
+
+def changes(values: Values) -> str:
+    """What differs from the shipped values."""
+    return " ".join(f"{name.removeprefix('SOD2_')}={v}" for name, v in values.items() if v != shipped()[name])
+
+
+def measuring(
+    emission: Emission, options: Mapping[str, Any], inputs: Mapping[str, Array], threads: int
+) -> Callable[[Values, int], float]:
+    """The function that tells the cost of values for a compiled model at these inputs."""
+    folder = tempfile.TemporaryDirectory(prefix="sod2-tune-")
+
+    def built(name: str, values: Values) -> CompiledModel:
+        target = replace(emission.target, tuned=tuple(values.items()))
+        out = artifact.write(replace(emission, target=target), bool(options["dmp"]), options, Path(folder.name, name))
+        return artifact.load(out, threads)
+
+    base = built("shipped", {})
+
+    def measure(values: Values, rounds: int) -> float:
+        both = (base, built("candidate", values))
+        for model in both:
+            model.run(inputs)
+        runs = [[model.profile(inputs) for model in both] for _ in range(rounds)]
+        ours, theirs = (_shortest([pair[side] for pair in runs]) for side in (1, 0))
+        return ours / theirs
+
+    return measure
+
+
+def _shortest(runs: Sequence[Sequence[tuple[str, int]]]) -> int:
+    """Nanoseconds of all steps, each the shortest of its runs."""
+    return sum(min(ns for _, ns in step) for step in zip(*runs, strict=True))
+
+
+def subject(model: str, inputs: Mapping[str, Array], threads: int, target: Target) -> dict[str, object]:
+    """What a search is about: its results hold for nothing else."""
+    shapes = {name: list(array.shape) for name, array in inputs.items()}
+    return {"model": model, "inputs": shapes, "threads": threads, "target": target.name}
