@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,23 @@ def test_smoke_on_two_phones_at_once(
     assert phones["s21"].root.setting() == ["true", "false"] * len(smoke.MODELS)
     assert phones["sd835"].root.setting() == []
     assert overlap(phones["s21"], phones["sd835"]), "the phones were measured one after the other"
+
+
+@pytest.mark.slow
+@needs_emulator
+def test_two_workflows_share_no_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started at once in two checkouts, they measure one after the other."""
+    (tmp_path / "home").mkdir()
+    with adb_server(tmp_path / "home"), FakePhone(tmp_path / "s21", "s21") as phone:
+        monkeypatch.setenv("FAKE_S21", phone.address)
+        files = {"s21": settings("s21", "FAKE_S21", emulated=True)}
+        copies = [smoke.checkout(tmp_path / owner, files, ("sod2",)) for owner in ("mine", "yours")]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(smoke.run, copies))
+    for copy in copies:
+        smoke.check(copy, "s21", {"sod2": TOLERANCES["sod2"]})
+    # Every measurement holds the phone's clock while it has the phone.
+    assert phone.root.setting() == ["true", "false"] * len(copies) * len(smoke.MODELS)
 
 
 def processor_seconds() -> float:
