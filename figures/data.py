@@ -45,7 +45,7 @@ def select(rows: Iterable[Row], **fields: object) -> list[Row]:
 
 def hole(rows: Iterable[Row]) -> str:
     """Why rows give no number: status and reason of the first that says so."""
-    return next((f"{row.status}: {row.reason}" for row in rows if row.reason is not None), "no rows")
+    return next((f"{row.status}: {row.reason.rstrip('.')}" for row in rows if row.reason is not None), "no rows")
 
 
 def latency_ms(rows: Sequence[Row]) -> Values:
