@@ -35,7 +35,7 @@ import numpy as np
 
 COUNTED_CALLS, COUNTED, SHARE = 50, 0.03, 0.25
 """How many calls threads are counted over, in which part of them, and with which share of the work."""
-COUNTING_S = 10.0
+COUNTING_S = 30.0
 """How long to wait for the last of the threads that were asked for, which other processes may keep from running."""
 
 Arrays = list[np.ndarray]
