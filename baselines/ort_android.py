@@ -35,14 +35,17 @@ def place_runner(out: Path, arena: bool, optimise: bool) -> list[str]:
 
     Raises Unsupported where the library cannot be had, ToolchainError where the runner cannot be built.
     """
-    package = _package()
-    (out / "lib").symlink_to(relative(package / "lib", out))
-    android.link_program(SOURCES, [package / "headers"], [package / "lib" / LIBRARY], out / "ort_runner")
+    found = package()
+    (out / "lib").symlink_to(relative(found / "lib", out))
+    android.link_program(SOURCES, [found / "headers"], [found / "lib" / LIBRARY], out / "ort_runner")
     return ["./ort_runner", f"-{'a' * arena}{'o' * optimise}"]
 
 
-def _package() -> Path:
-    """A folder with `headers` and `lib`, unpacked when it does not exist yet."""
+def package() -> Path:
+    """A folder with `headers` and `lib`, unpacked when it does not exist yet.
+
+    Unsupported or BuildFailed where it cannot be had.
+    """
     given = os.environ.get(GIVEN)
     key = f"{Path(given).name}-{_digest(Path(given))}" if given else PACKAGE.replace("@", "-")
     folder = ENVIRONMENTS / f"ort-android-{key}"

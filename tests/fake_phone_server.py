@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -18,7 +17,8 @@ import pytest
 import yaml
 from fake_phone_root import PACKAGES
 
-from baselines.ort_android import GIVEN
+from baselines import ort_android
+from baselines.engine import BuildFailed, Unsupported
 
 DEVICES = Path(__file__).parents[1] / "devices"
 START_S = 20
@@ -52,9 +52,14 @@ EMULATOR = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 needs_emulator = pytest.mark.skipif(
     not EMULATOR.exists(), reason=f"{EMULATOR} is missing (apt: qemu-user-static with binfmt-support)"
 )
-needs_npm = pytest.mark.skipif(
-    shutil.which("npm") is None and GIVEN not in os.environ, reason=f"npm is missing, and ${GIVEN} is not set"
-)
+
+
+def android_library() -> None:
+    """Have onnxruntime's library for Android fetched; skips the test where it cannot be had."""
+    try:
+        ort_android.package()
+    except (BuildFailed, Unsupported) as reason:
+        pytest.skip(str(reason))
 
 
 def phone_packages(config: pytest.Config) -> Path:

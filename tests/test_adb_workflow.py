@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import smoke
 from fake_phone import FakePhone
-from fake_phone_server import adb_server, needs_emulator, needs_npm, phone_packages, settings
+from fake_phone_server import adb_server, android_library, needs_emulator, phone_packages, settings
 
 PHONES = {"s21": "SM-G991U", "sd835": "Pixel 2"}
 LIMIT_S = 300
@@ -35,10 +35,10 @@ def phones(tmp_path: Path) -> Iterator[dict[str, FakePhone]]:
 
 @pytest.mark.slow
 @needs_emulator
-@needs_npm
 def test_smoke_on_two_phones_at_once(
     phones: dict[str, FakePhone], tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    android_library()
     files = {}
     for name, phone in phones.items():
         phone.root.become_arm64(phone_packages(request.config))

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from fake_phone_root import FLAVOURS, Root
-from fake_phone_server import needs_emulator, needs_npm, phone_packages
+from fake_phone_server import android_library, needs_emulator, phone_packages
 from onnx import TensorProto, helper
 
 from baselines import ort_android
@@ -43,6 +43,7 @@ def model() -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runner beside a model, and samples with what onnxruntime says of them here."""
+    android_library()
     folder = tmp_path_factory.mktemp("bundle")
     onnx.save(model(), folder / "model.onnx")
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
@@ -66,7 +67,6 @@ def answers(bundle: Path, root: Root, settings: str, commands: str, threads: int
 
 @pytest.mark.slow
 @needs_emulator
-@needs_npm
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_right_on_both_phones(flavour: str, bundle: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     root = Root(tmp_path / "phone", FLAVOURS[flavour])
@@ -90,7 +90,6 @@ def test_right_on_both_phones(flavour: str, bundle: Path, tmp_path: Path, reques
 
 @pytest.mark.slow
 @needs_emulator
-@needs_npm
 def test_peaks_and_mistakes(bundle: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     root = Root(tmp_path / "phone", FLAVOURS["s21"])
     root.become_arm64(phone_packages(request.config))
@@ -111,19 +110,19 @@ def test_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("headers/a.h", "jni/arm64-v8a/libonnxruntime.so", "jni/x86/libonnxruntime.so", "classes.jar"):
             content.writestr(name, name)
     monkeypatch.setenv(ort_android.GIVEN, str(archive))
-    folder = ort_android._package()
+    folder = ort_android.package()
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*.*")) == ["headers/a.h", "lib/libonnxruntime.so"]
     assert (folder / "lib" / "libonnxruntime.so").read_text() == "jni/arm64-v8a/libonnxruntime.so"
-    assert ort_android._package() == folder
+    assert ort_android.package() == folder
     with zipfile.ZipFile(archive, "w") as content:
         content.writestr("classes.jar", "")
     with pytest.raises(Unsupported, match=r"ort\.aar has no headers and jni/arm64-v8a/libonnxruntime\.so: give the"):
-        ort_android._package()
+        ort_android.package()
     assert [path.name for path in (tmp_path / "envs").iterdir() if path.is_dir()] == [folder.name]
     monkeypatch.setenv(ort_android.GIVEN, str(tmp_path / "none"))
     with pytest.raises(Unsupported, match=r"\$SOD2_ORT_AAR is '.*none', which is no file"):
-        ort_android._package()
+        ort_android.package()
     monkeypatch.delenv(ort_android.GIVEN)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="comes with npm, which is not installed: install it, or set"):
-        ort_android._package()
+        ort_android.package()
