@@ -5,6 +5,7 @@ Each is one ONNX node with its weights and one symbolic size S, whose range is a
 tell the kernel, the stride and the channels. The variant `tiny` has an eighth of the channels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,7 +23,7 @@ Ports = tuple[dict[str, Var], dict[str, Var]]
 
 
 @dataclass(frozen=True)
-class Operator:
+class Operator(ABC):
     """One node over a size S from `low` to `high` in steps of `step`; `kind` is its part of the figure."""
 
     CONFIGS: ClassVar[Mapping[str, int]] = DIVISORS
@@ -32,13 +33,13 @@ class Operator:
     high: int
     step: int
 
+    @abstractmethod
     def compose(self, p: Parameters, variant: str) -> Ports:
         """The node between input x and output y."""
-        raise NotImplementedError
 
+    @abstractmethod
     def floats(self, size: int) -> int:
         """Elements of input, weights and output at a size, full variant."""
-        raise NotImplementedError
 
 
 def image(channels: int) -> Var:

@@ -5,7 +5,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -44,13 +44,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+AddParser = Callable[..., argparse.ArgumentParser]  # of the commands
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sod2", description="Compile and run neural networks of dynamic shape and control flow."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    add_parser = parser.add_subparsers(dest="command", required=True).add_parser
 
-    compile_ = commands.add_parser("compile", help="compile an ONNX model into an artifact folder")
+    compile_ = add_parser("compile", help="compile an ONNX model into an artifact folder")
     compile_.add_argument("model", type=Path)
     compile_.add_argument("-o", "--output", type=Path, required=True, help="artifact folder; replaced when it exists")
     compile_.add_argument("--target", choices=tuple(crosscompilers.SYSTEMS), help="another machine; default: this one")
@@ -59,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--tuned", type=Path, help="block sizes of kernels that `sod2 tune` found for the machine")
     _add_options(compile_)
 
-    run = commands.add_parser("run", help="run a model or artifact once and print or save its outputs")
+    _add_reports(add_parser)
+
+    run = add_parser("run", help="run a model or artifact once and print or save its outputs")
     run.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
     run.add_argument(
         "inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...", help="a file, or a shape for random data"
@@ -70,7 +75,22 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="compare every predicted shape with the one found (an .onnx file)"
     )
 
-    explain = commands.add_parser("explain", help="show what the analysis proves about every tensor, and the plans")
+    bench = add_parser("bench", help="time a model at given input shapes")
+    bench.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
+    bench.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
+    bench.add_argument("--threads", type=int, default=1)
+    bench.add_argument("--repeats", type=int, default=20)
+
+    for command in (run, bench):
+        command.add_argument("--profile", action="store_true", help="print every step, and how near its limit it is")
+        command.add_argument("--timeline", type=Path, help="the same and the live bytes as a file for ui.perfetto.dev")
+    _add_tune(add_parser)
+    return parser
+
+
+def _add_reports(add_parser: AddParser) -> None:
+    """What is told without a run."""
+    explain = add_parser("explain", help="show what the analysis proves about every tensor, and the plans")
     explain.add_argument("model", type=Path)
     explain.add_argument(
         "--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused"
@@ -78,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
     explain.add_argument("--control", choices=("switch", "all"), default="switch")
 
-    memory = commands.add_parser("memory", help="memory over a range of input sizes, before anything runs")
+    memory = add_parser("memory", help="memory over a range of input sizes, before anything runs")
     memory.add_argument("model", type=Path, help="an .onnx file")
     memory.add_argument(
         "--range", nargs="+", default=[], metavar="SYMBOL=LOW:HIGH[:STEP]", help="one for each symbol of the input dims"
@@ -88,13 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("--threads", type=int, default=1, help="scratch of some kernels grows with the threads")
     _add_options(memory)
 
-    bench = commands.add_parser("bench", help="time a model at given input shapes")
-    bench.add_argument("model", type=Path, help="an .onnx file or an artifact folder")
-    bench.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
-    bench.add_argument("--threads", type=int, default=1)
-    bench.add_argument("--repeats", type=int, default=20)
 
-    tuning = commands.add_parser("tune", help="search the block sizes of kernels that are best for a model here")
+def _add_tune(add_parser: AddParser) -> None:
+    tuning = add_parser("tune", help="search the block sizes of kernels that are best for a model here")
     tuning.add_argument("model", type=Path, help="an .onnx file")
     tuning.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
     tuning.add_argument(
@@ -103,11 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("--threads", type=int, default=1)
     tuning.add_argument("--candidates", type=int, default=60, help="how many are measured, those of the file included")
     _add_options(tuning)
-
-    for command in (run, bench):
-        command.add_argument("--profile", action="store_true", help="print every step, and how near its limit it is")
-        command.add_argument("--timeline", type=Path, help="the same and the live bytes as a file for ui.perfetto.dev")
-    return parser
 
 
 def _opened(path: Path, threads: int) -> CompiledModel:

@@ -5,8 +5,8 @@ written to memory and read back, and the kernel runs over twice the depth. The i
 channels, which copies nothing where both can be computed inside its result (parts.py).
 
 Both convolutions must be plain (stride 1, no padding, one group) with constant weights and biases, lie in the branch of
-the sum and be read by nothing else. Where a summand has fewer elements than the images, joining those could cost more
-than it saves, so the sum stays as it is.
+the sum, be read by nothing else and have provably the same dims. Where a summand has fewer elements than the images,
+joining those could cost more than it saves, so the sum stays as it is.
 """
 
 from dataclasses import replace
@@ -39,9 +39,9 @@ def _summands(node: Node, graph: Graph, analysis: Analysis) -> tuple[Node, Node]
     left, right = analysis[a.inputs[0]], analysis[b.inputs[0]]
     if left.rank != 4 or right.rank != 4:
         return None
+    wa, wb = (graph.constants[n.inputs[1]] for n in (a, b))
     same = all(eq(p, q) is True for i, (p, q) in enumerate(zip(left.dims, right.dims, strict=True)) if i != 1)
-    weights = [graph.constants[n.inputs[1]] for n in (a, b)]
-    return (a, b) if same and len(weights[0]) >= sum(w.shape[1] for w in weights) else None
+    return (a, b) if same and len(wa) == len(wb) >= wa.shape[1] + wb.shape[1] else None
 
 
 def _is_plain(node: Node, reader: Node, graph: Graph) -> bool:

@@ -12,11 +12,15 @@ PLAIN = "a = Conv(x, wa, ba) b = Conv(z, wb, bb) s = Add(a, b) y = Relu(s)"
 INPUTS = "float[1, 5, H, W] x, float[1, 3, H, W] z"
 
 
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
 def stored(rows: int, kernel: int = 1, columns: tuple[int, int] = (5, 3)) -> dict[str, np.ndarray]:
     arrays = {}
     for name, inputs in zip("ab", columns, strict=True):
-        arrays[f"w{name}"] = RNG.standard_normal((rows, inputs, kernel, kernel)).astype(np.float32)
-        arrays[f"b{name}"] = RNG.standard_normal(rows).astype(np.float32)
+        arrays[f"w{name}"] = normal(rows, inputs, kernel, kernel)
+        arrays[f"b{name}"] = normal(rows)
     return arrays
 
 
@@ -35,7 +39,7 @@ def test_one_convolution(rows: int, body: str) -> None:
     assert convolutions(source) == 1
     compiled = compiler.compile(source, threads=2)
     for size in [(1, 1), (7, 9), (40, 33)]:
-        arrays = {n: RNG.standard_normal((1, c, *size)).astype(np.float32) for n, c in (("x", 5), ("z", 3))}
+        arrays = {n: normal(1, c, *size) for n, c in (("x", 5), ("z", 3))}
         assert_close(compiled.run(arrays), expected(source, arrays))
 
 
@@ -44,15 +48,26 @@ def test_any_batch() -> None:
     source = model(INPUTS.replace("[1,", "[N,"), "float[?, ?, ?, ?] y", PLAIN, stored(9))
     assert convolutions(source) == 1
     compiled = compiler.compile(source)
-    arrays = {n: RNG.standard_normal((3, c, 6, 5)).astype(np.float32) for n, c in (("x", 5), ("z", 3))}
+    arrays = {n: normal(3, c, 6, 5) for n, c in (("x", 5), ("z", 3))}
     assert_close(compiled.run(arrays), expected(source, arrays))
 
 
 def test_both_images_are_one() -> None:
     source = model("float[1, 4, H, W] x", "float[?, ?, ?, ?] y", PLAIN.replace("z", "x"), stored(8, columns=(4, 4)))
     compiled = compiler.compile(source)
-    arrays = {"x": RNG.standard_normal((1, 4, 6, 5)).astype(np.float32)}
+    arrays = {"x": normal(1, 4, 6, 5)}
     assert_close(compiled.run(arrays), expected(source, arrays))
+
+
+@pytest.mark.parametrize("rows", [(1, 8), (8, 1)])
+def test_a_broadcast_summand_stays(rows: tuple[int, int]) -> None:
+    """One row of results is added to each of the other's."""
+    arrays = {f"w{n}": normal(r, c, 1, 1) for n, r, c in zip("ab", rows, (5, 3), strict=True)}
+    arrays |= {f"b{n}": normal(r) for n, r in zip("ab", rows, strict=True)}
+    source = model(INPUTS, "float[?, ?, ?, ?] y", PLAIN, arrays)
+    assert convolutions(source) == 2
+    inputs = {"x": normal(1, 5, 6, 7), "z": normal(1, 3, 6, 7)}
+    assert_close(compiler.compile(source).run(inputs), expected(source, inputs))
 
 
 @pytest.mark.parametrize(
