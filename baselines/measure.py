@@ -40,7 +40,8 @@ ATTEMPTS = 2
 class Protocol:
     """How often and within which limits; `samples`, `selection` and `seed` chose the samples and are only recorded.
 
-    With `roofline`, what the device does at most is measured beside every sample and becomes a fact of its rows.
+    With `roofline`, what the device does at most is measured beside every sample and becomes a fact of its rows. An
+    engine whose first inference of a sample took over `slow_s` seconds has one repeat of it instead of `repeats`.
     """
 
     samples: int
@@ -51,10 +52,16 @@ class Protocol:
     memory_limit_gib: float
     cores: str = "all"
     roofline: bool = False
+    slow_s: float | None = None
 
     @property
     def limits(self) -> Limits:
         return Limits(self.time_limit_s, int(self.memory_limit_gib * 2**30))
+
+    def last_round(self, lines: Sequence[Answer]) -> int:
+        """The number of an engine's last round of a sample, of which it has given these lines."""
+        slow = bool(lines) and self.slow_s is not None and lines[0]["latency_ns"] > self.slow_s * 1e9
+        return 1 if slow else self.repeats
 
 
 @dataclass
@@ -197,7 +204,7 @@ class Measurement:
         for number in range(self.protocol.repeats + 1):
             start = number % max(1, len(contenders))
             for contender in (*contenders[start:], *contenders[:start]):
-                if contender.reason is None:
+                if contender.reason is None and number <= self.protocol.last_round(contender.lines):
                     self._turn(contender, sample, number)
             progress.report(sample, number, " ".join(f"{c.bundle.engine} {_latest(c)}" for c in contenders))
         for contender in contenders:
@@ -205,7 +212,7 @@ class Measurement:
 
     def _turn(self, contender: Contender, sample: Sample, number: int) -> None:
         """One inference; its line is kept, or the reason why there is none."""
-        checked = number in (0, self.protocol.repeats)
+        checked = number in (0, self.protocol.last_round(contender.lines))
         try:
             if contender.session is None:
                 self._start(contender)

@@ -46,9 +46,11 @@ def _how(rows: Sequence[Row]) -> str:
         "percentiles": "and percentile of the input size",
     }[str(protocol["selection"])]
     tiny = " The models are the tiny variants, for testing the workflow." if rows[0].variant == "tiny" else ""
+    slow = protocol.get("slow_s")
+    fewer = f" (one where the first took over {slow:g} s)" if slow is not None else ""
     return (
         f"{protocol['samples']} samples a model {chosen} (seed {protocol['seed']}), per sample the first run and"
-        f" {protocol['repeats']} repeats, engines interleaved.{tiny}"
+        f" {protocol['repeats']} repeats{fewer}, engines interleaved.{tiny}"
     )
 
 

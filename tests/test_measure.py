@@ -1,5 +1,6 @@
 """Rows and measuring: what a well-behaved engine yields, and that every way of failing costs its own rows only."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -45,9 +46,9 @@ def bundle(tmp_path: Path, behaviour: str, **fields: str) -> Path:
     return folder
 
 
-def measured(samples: Path, folders: Sequence[Path]) -> list[Row]:
+def measured(samples: Path, folders: Sequence[Path], protocol: Protocol = PROTOCOL) -> list[Row]:
     measurement = Measurement(
-        device.load("host"), "cpu", model="double", variant="tiny", samples=samples, protocol=PROTOCOL
+        device.load("host"), "cpu", model="double", variant="tiny", samples=samples, protocol=protocol
     )
     return list(measurement.rows(folders))
 
@@ -65,6 +66,16 @@ def test_good_engine(samples: Path, tmp_path: Path) -> None:
     assert (row.weight_bytes, row.load_ns, row.threads) == (8, 9, device.load("host").threads)
     assert row.protocol["repeats"] == 2
     assert row.facts["cpus"]
+
+
+def test_a_slow_engine_has_one_repeat(samples: Path, tmp_path: Path) -> None:
+    """The stand-in says 5 us; the outputs of its last round are those that are checked, as always."""
+    slow = dataclasses.replace(PROTOCOL, repeats=5, slow_s=4e-6)
+    found = measured(samples, [bundle(tmp_path, "good")], slow)
+    assert [row.repeat for row in found] == [0, 1] * 3
+    assert {row.error for row in found} == {0.0}
+    other = dataclasses.replace(slow, slow_s=6e-6)
+    assert len(measured(samples, [tmp_path / "good"], other)) == 6 * 3
 
 
 FAILURES = {
