@@ -40,7 +40,8 @@ many live at once before and after, {"done": [bytes, bytes]}.
 Of onnx2tf, the steps that lead to the single-precision file are called one by one: its own entry also writes the model
 in half precision, which doubles the time. onnx2tf 2.6.9 has no TFLite operator for the indices of a max pooling, which
 are dropped when nothing reads them, and mixes up the widths of a sum over 64-bit integers, which is made in single
-precision (exact below 2^24).
+precision (exact below 2^24). It makes a BATCH_MATMUL of every MatMul, also of one by a matrix of weights, of which the
+built-in kernel keeps a transposed copy and takes ten times as long as FULLY_CONNECTED: those are written as Gemm.
 """
 
 from __future__ import annotations
@@ -113,17 +114,35 @@ def _copy(node: NodeProto) -> NodeProto:
 
 
 def mend(graph: GraphProto) -> None:
-    """Replace what onnx2tf converts wrongly; for graphs with fixed shapes."""
+    """Replace what onnx2tf converts wrongly or badly; for graphs with fixed shapes."""
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
-    nodes = []
+    values = (*graph.value_info, *graph.input, *graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+    matrices = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 2}
+    nodes: list[NodeProto] = []
     for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in matrices and len(shapes[node.input[0]]) > 2:
+            nodes += _linear(graph, node, shapes[node.input[0]], shapes[node.output[0]])
+            continue
         if node.op_type == "MaxPool" and len(node.output) == 2 and node.output[1] not in read:
             del node.output[1]
         wide = node.op_type == "CumSum" and types[node.input[0]] == TensorProto.INT64
         nodes += _float_sum(node) if wide else [_copy(node)]
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _linear(graph: GraphProto, node: NodeProto, rows: list[int], result: list[int]) -> list[NodeProto]:
+    """The product of a stack of rows, of which the result has this shape, with a matrix of weights, as a Gemm."""
+    (name,) = node.output
+    for shape, suffix in (([-1, rows[-1]], "rows"), (result, "shape")):
+        graph.initializer.append(helper.make_tensor(f"{name}_{suffix}", TensorProto.INT64, [len(shape)], shape))
+    return [
+        helper.make_node("Reshape", [node.input[0], f"{name}_rows"], [f"{name}_flat"]),
+        helper.make_node("Gemm", [f"{name}_flat", node.input[1]], [f"{name}_product"]),
+        helper.make_node("Reshape", [f"{name}_product", f"{name}_shape"], [name]),
+    ]
 
 
 def _float_sum(node: NodeProto) -> list[NodeProto]:
