@@ -175,6 +175,7 @@ rule measure:
             "baselines/measure.py",
             "baselines/session.py",
             "baselines/phone_program.py",
+            "baselines/tvm_rpc.py",
             "baselines/paths.py",
             "baselines/reference.py",
             "baselines/rows.py",

@@ -1,4 +1,4 @@
-"""Programs linked against Android's own C library, as those must be that use shared libraries made for Android.
+"""Programs and libraries that need Android's own C library, as those must that go with libraries made for Android.
 
 The compiler is Google's NDK where there is one (crosscompilers.py says where it is looked for). Where there is none,
 zig compiles with musl's headers and links against empty libraries that have the names of Android's functions: a program
@@ -21,6 +21,8 @@ from sod2.codegen import crosscompilers, target
 from sod2.codegen.target import Target
 
 SYSTEM = "android-arm64"
+TRIPLE = "aarch64-linux-android"
+LINKER = (sys.executable, "-m", "ziglang", "ld.lld")
 START = Path(__file__).with_name("android_start.c")
 LIBRARIES = {
     "libc.so": """
@@ -31,7 +33,8 @@ LIBRARIES = {
     """,
     "libdl.so": "dlsym",
 }
-"""Functions that Android has since crosscompilers.ANDROID_API, by library."""
+"""Functions that programs may use, which Android has since crosscompilers.ANDROID_API, by library."""
+PAGES = ("-z", "max-page-size=16384")
 
 
 def link_program(sources: Sequence[Path], include: Sequence[Path], libraries: Sequence[Path], out: Path) -> None:
@@ -41,27 +44,29 @@ def link_program(sources: Sequence[Path], include: Sequence[Path], libraries: Se
     """
     cache = target.default_cache() / "objects"
     if (clang := crosscompilers.ndk()) is not None:
-        machine = _machine(f"{clang} --target=aarch64-linux-android{crosscompilers.ANDROID_API}", note="")
+        machine = _machine(f"{clang} --target={TRIPLE}{crosscompilers.ANDROID_API}", note="")
         flags = ("-pie", "-rdynamic", "-Wl,-rpath,$ORIGIN/lib", "-ldl")
         objects = target.compile_objects(machine, sources, include, cache)
         target.link_executable(dataclasses.replace(machine, ldflags=flags), [*objects, *libraries], out)
         return
     machine = zig()
     objects = target.compile_objects(machine, [START, *sources], include, cache)
-    stubs = [link_library(machine, [_stub(name, machine)], name, cache / "android" / name) for name in LIBRARIES]
     flags = (
-        *(
-            "-pie",
-            "--dynamic-linker=/system/bin/linker64",
-            "--hash-style=both",
-            "-z",
-            "now",
-            "-z",
-            "max-page-size=16384",
-        ),
+        *("-pie", "--dynamic-linker=/system/bin/linker64", "--hash-style=both", "-z", "now", *PAGES),
         *("--export-dynamic", "-rpath", "$ORIGIN/lib", "--allow-shlib-undefined"),
     )
-    target.link_executable(_linker(machine, flags), [*objects, *libraries, *stubs], out)
+    target.link_executable(_linker(machine, flags), [*objects, *libraries, *map(_stub, LIBRARIES)], out)
+
+
+def library_linker() -> list[str]:
+    """The command that links other compilers' objects into a library: `-shared -o OUT OBJECTS...` are to follow.
+
+    The library needs Android's libc.so and libm.so by name; whether they have what it uses, only Android's loader says.
+    """
+    if (clang := crosscompilers.ndk()) is not None:
+        return [str(clang), f"--target={TRIPLE}{crosscompilers.ANDROID_API}", "-lm"]
+    stubs = [str(_stub(name)) for name in ("libc.so", "libm.so")]
+    return [*LINKER, *stubs, "--hash-style=both", *PAGES]
 
 
 def zig() -> Target:
@@ -83,13 +88,15 @@ def _machine(command: str, note: str) -> Target:
 
 
 def _linker(machine: Target, flags: tuple[str, ...]) -> Target:
-    return dataclasses.replace(machine, cc=(sys.executable, "-m", "ziglang", "ld.lld"), ldflags=flags)
+    return dataclasses.replace(machine, cc=LINKER, ldflags=flags)
 
 
-def _stub(library: str, machine: Target) -> Path:
-    """The object of a library that has the names of Android's and does nothing."""
+def _stub(library: str) -> Path:
+    """A library that has the names of Android's and does nothing."""
+    machine, cache = zig(), target.default_cache() / "objects"
     bare = dataclasses.replace(machine, cflags=(*machine.cflags, "-ffreestanding", "-fno-builtin", "-w"))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, f"{library}.c")
-        source.write_text("".join(f"void {name}(void) {{}}\n" for name in LIBRARIES[library].split()))
-        return target.compile_objects(bare, [source], (), target.default_cache() / "objects")[0]
+        source.write_text("".join(f"void {name}(void) {{}}\n" for name in LIBRARIES.get(library, "").split()))
+        objects = target.compile_objects(bare, [source], (), cache)
+    return link_library(machine, objects, library, cache / "android" / library)

@@ -24,7 +24,7 @@ from typing import Any
 from baselines import engine, phone_program
 from baselines.engine import ROOT, BuildFailed, Bundle
 from baselines.paths import other_gate
-from baselines.phone_program import ProgramSession
+from baselines.phone_program import PhoneSession
 from baselines.progress import Progress, say
 from baselines.reference import compare
 from baselines.rows import Row
@@ -70,7 +70,7 @@ class Contender:
 
     folder: Path
     bundle: Bundle
-    session: Session | ProgramSession | None = None
+    session: Session | PhoneSession | None = None
     failures: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     lines: list[Answer] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Measurement:
         folder, command = contender.folder, contender.bundle.command
         how: dict[str, Any] = {"threads": self.device.threads, "limits": self.protocol.limits}
         if phone_program.is_program(command):
-            contender.session = ProgramSession(
+            contender.session = phone_program.open_session(
                 self.device, folder, command, samples=self.samples, outputs=self.outputs, **how
             )
         else:

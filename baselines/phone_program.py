@@ -1,11 +1,12 @@
-"""Engines by their makers' own programs for Android: MNN's ModuleBasic.out, TFLite's benchmark_model.
+"""Engines by their makers' own programs for Android: MNN's ModuleBasic.out, TFLite's benchmark_model, TVM's tvm_rpc.
 
 A device's file names them (key `programs`), since they cannot be had from a package. They do not speak the protocol of
-engine.py: each turn starts the program anew with the inputs of one sample, and what it prints is parsed here. What
-follows from that: loading is part of no number; peak memory is not counted, `own_bytes` is the program's own report
-where it has one; threads are those that it was asked for; MNN's program does not time its first inference.
+engine.py. TVM's is a server (tvm_rpc.py). The others are started anew in each turn with the inputs of one sample, and
+what they print is parsed here. What follows from that: loading is part of no number; peak memory is not counted,
+`own_bytes` is the program's own report where it has one; threads are those that it was asked for; MNN's program does
+not time its first inference.
 
-The command of such a bundle is that of one of PROGRAMS, which is how a measurement tells it from others.
+The first word of such a bundle's command names one of these programs, which is how a measurement tells it from others.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from baselines import bundle, tflite_models
+from baselines import bundle, tflite_models, tvm_rpc
 from baselines.engine import Unsupported
 from baselines.samples import Sample, array_files, read_index
 from baselines.session import Answer, EngineFailure, Limits
+from baselines.tvm_rpc import RpcSession
 from devices.device import Device
 
 Array = np.ndarray
@@ -144,8 +146,8 @@ PROGRAMS: Mapping[str, type[Program]] = {"ModuleBasic.out": ModuleBasic, "benchm
 
 
 def is_program(command: Sequence[str]) -> bool:
-    """Whether the command of a bundle is one of PROGRAMS."""
-    return Path(command[0]).name in PROGRAMS
+    """Whether the command of a bundle is such a program."""
+    return Path(command[0]).name in (*PROGRAMS, tvm_rpc.SERVER)
 
 
 def choose(adapter: str, name: str, device: Device, out: Path) -> list[str]:
@@ -169,7 +171,7 @@ def choose(adapter: str, name: str, device: Device, out: Path) -> list[str]:
 
 
 class ProgramSession:
-    """Turns of such a program, for a measurement in place of a Session."""
+    """Turns of one of PROGRAMS."""
 
     def __init__(
         self,
@@ -239,6 +241,17 @@ class ProgramSession:
 
     def kill(self) -> None:
         """Nothing runs between turns."""
+
+
+PhoneSession = ProgramSession | RpcSession
+
+
+def open_session(
+    device: Device, folder: Path, command: Sequence[str], *, samples: Path, outputs: str, threads: int, limits: Limits
+) -> PhoneSession:
+    """The turns of the program that the command names, for a measurement in place of a Session."""
+    session = RpcSession if Path(command[0]).name == tvm_rpc.SERVER else ProgramSession
+    return session(device, folder, command, samples=samples, outputs=outputs, threads=threads, limits=limits)
 
 
 def _answer(first: bool, latency_ns: int, *, bind_ns: int = 0, own_bytes: int | None = None) -> Answer:

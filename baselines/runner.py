@@ -39,6 +39,8 @@ COUNTING_S = 30.0
 """How long to wait for the last of the threads that were asked for, which other processes may keep from running."""
 
 Arrays = list[np.ndarray]
+Run = Callable[[int, int, Path | None], list[dict[str, Any]]]
+"""Runs a sample so many times; a line for each inference. Outputs of the last go to the folder."""
 
 
 class Hook:
@@ -148,7 +150,7 @@ class Runner:
         self.samples = samples
         self.hook = Hook()
         backend.samples, backend.smallest = samples, _smallest(samples)
-        smallest = self._arrays(backend.smallest)
+        smallest = load_sample(self.samples, backend.smallest)
         self.weight_bytes, self.load_ns = backend.start(threads, smallest, self.hook)
         del smallest
         self.loaded = self.hook.settled() - backend.reserved_bytes
@@ -165,9 +167,7 @@ class Runner:
             line = self._first(sample) if first else self._again()
             lines.append({"sample": sample, "repeat": repeat, "first": first, **line})
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            for k, value in enumerate(self.backend.outputs()):
-                np.save(folder / f"{sample}.{k}.npy", value)
+            save_outputs(folder, sample, self.backend.outputs())
         return lines
 
     def _first(self, sample: int) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Runner:
         self.sample, self.staged = None, []
         backend.release()
         before = hook.settled()
-        self.staged = self._arrays(sample)
+        self.staged = load_sample(self.samples, sample)
         self.base = self.loaded + hook.settled() - before
         backend.prepare(sample, self.staged)
         hook.reset()
@@ -215,11 +215,20 @@ class Runner:
             "hwm_bytes": _resident_peak(),
         }
 
-    def _arrays(self, sample: int) -> Arrays:
-        files = sorted(self.samples.glob(f"{sample}.*.npy"), key=lambda path: int(path.name.split(".")[1]))
-        if not files:
-            raise FileNotFoundError(f"{self.samples} has no inputs of sample {sample}")
-        return [np.load(file) for file in files]
+
+def load_sample(samples: Path, sample: int) -> Arrays:
+    """Inputs of a sample; FileNotFoundError when there are none."""
+    files = sorted(samples.glob(f"{sample}.*.npy"), key=lambda path: int(path.name.split(".")[1]))
+    if not files:
+        raise FileNotFoundError(f"{samples} has no inputs of sample {sample}")
+    return [np.load(file) for file in files]
+
+
+def save_outputs(folder: Path, sample: int, outputs: Arrays) -> None:
+    """Put the outputs of a sample where the harness compares them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, value in enumerate(outputs):
+        np.save(folder / f"{sample}.{k}.npy", value)
 
 
 def busy_threads(work: Callable[[], object], wanted: int) -> int:
@@ -283,29 +292,36 @@ def _smallest(samples: Path) -> int:
 def serve(make: Callable[[], Backend], samples: Path, threads: int, commands: TextIO, answers: TextIO) -> None:
     """Load the bundle's model and obey commands until `quit` or the end of input."""
 
+    def start() -> tuple[dict[str, Any], Run]:
+        backend = make()
+        runner = Runner(backend, samples, threads)
+        about = {
+            "engine": backend.engine,
+            "version": backend.version,
+            "threads": backend.threads,
+            "weight_bytes": runner.weight_bytes,
+            "load_ns": runner.load_ns,
+            "unscheduled": backend.unscheduled,
+        }
+        return about, runner.run
+
+    converse(start, commands, answers)
+
+
+def converse(start: Callable[[], tuple[dict[str, Any], Run]], commands: TextIO, answers: TextIO) -> None:
+    """The protocol itself: what `start` says of the engine, then what its function answers, until `quit`."""
+
     def answer(line: dict[str, Any]) -> None:
         answers.write(json.dumps(line) + "\n")
         answers.flush()
 
     try:
-        backend = make()
-        runner = Runner(backend, samples, threads)
-        answer(
-            {
-                "ready": True,
-                "engine": backend.engine,
-                "version": backend.version,
-                "threads": backend.threads,
-                "weight_bytes": runner.weight_bytes,
-                "load_ns": runner.load_ns,
-                "unscheduled": backend.unscheduled,
-            }
-        )
+        about, run = start()
+        answer({"ready": True, **about})
         for line in commands:
             match line.split():
                 case ["run", sample, repeats, *folder] if len(folder) < 2:
-                    lines = runner.run(int(sample), int(repeats), Path(folder[0]) if folder else None)
-                    for result in lines:
+                    for result in run(int(sample), int(repeats), Path(folder[0]) if folder else None):
                         answer(result)
                 case ["quit"]:
                     return

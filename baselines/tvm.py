@@ -2,7 +2,8 @@
 
 Stands for the paper's "TVM with Nimble", of which no release exists: Relay, its VM and Nimble's compiler are gone,
 Relax is their successor. Its wheel has next to no schedules for CPUs with symbolic shapes; tvm_schedules.py adds what a
-careful user would. Compiled for the processor of the host, or the core that the device's file names. Options:
+careful user would. Compiled for the processor of the host, or the core that the device's file names. On Android that
+names TVM's own RPC server (tvm_rpc.py). Options:
 
 * `pipeline`: "scheduled" adds our schedules; "stock" is the wheel's own pipeline, up to a hundred times slower: for a
   footnote, never for a ratio, since rows say which share of the time is code without a schedule (tvm_profile.py).
@@ -22,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from baselines import bundle, environment
+from baselines import bundle, environment, phone_program, tvm_rpc
 from baselines.engine import Engine, Options, Unsupported
 from devices.device import Device
 
@@ -44,7 +45,7 @@ class Tvm(Engine):
         "memory": ("pooled", "naive"),
         "control": bundle.CONTROL,
     }
-    sources = ("baselines/tvm_*.py", *bundle.SOURCES)
+    sources = ("baselines/tvm_*.py", "baselines/phone_program.py", "baselines/android.py", *bundle.SOURCES)
 
     def version(self) -> str:
         return environment.pinned(RUNNER, "apache-tvm")
@@ -52,24 +53,23 @@ class Tvm(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"TVM is compiled for processors of kind 'cpu' here, not for '{processor}'")
-        if device.android:
-            raise Unsupported(
-                "TVM has no package for Android, and its tvm_rpc, which a device's file could name, is not driven yet"
-            )
-        bundle.check_python(device)
+        server = phone_program.choose("tvm", tvm_rpc.SERVER, device, out)
         source = bundle.place_model(model, options.get("control", "switch"), out)
-        pipeline = str(options.get("pipeline", "scheduled"))
-        probe = out / "probe.onnx"
-        bundle.write_probe(probe, PROBE_SIZE)
-        # The stock pipeline has no parallel loops; what its probe can count is the threads of TVM's pool.
+        compiled = {source: str(options.get("pipeline", "scheduled"))}
+        if not server:
+            # The stock pipeline has no parallel loops; what its probe can count is the threads of TVM's pool.
+            compiled[out / "probe.onnx"] = "scheduled"
+            bundle.write_probe(out / "probe.onnx", PROBE_SIZE)
         weights = out / f"{model.name}.data"
-        for onnx_file, how in ((source, pipeline), (probe, "scheduled")):
+        for onnx_file, how in compiled.items():
             read = [onnx_file, *([weights] if weights.exists() and onnx_file is source else [])]
             library = _library(read, [str(device.threads), how, *_cross(device)])
             for suffix in (".so", ".json"):
                 os.link(library.with_suffix(suffix), out / f"{onnx_file.stem}{suffix}")
-        shutil.copyfile(PROFILER, out / PROFILER.name)
         (out / "settings.json").write_text(json.dumps({"memory": options.get("memory", "pooled")}) + "\n")
+        if server:
+            return [*server, *tvm_rpc.place_client(out)]
+        shutil.copyfile(PROFILER, out / PROFILER.name)
         return bundle.place_runner(RUNNER, out, device)
 
 
@@ -77,8 +77,14 @@ def _cross(device: Device) -> list[str]:
     """What tvm_compile.py must know of a device that is not this machine: triple, core and linker."""
     if device.platform is None:
         return []
+    core = device.cpu or "generic"
+    if device.android:
+        # Here, so that reading the configuration does not load the compiler.
+        from baselines import android  # noqa: PLC0415
+
+        return [android.TRIPLE, core, *android.library_linker()]
     machine = device.platform.rpartition("-")[2]
-    return [f"{machine}-linux-gnu", device.cpu or "generic", *device.target(static=False).cc]
+    return [f"{machine}-linux-gnu", core, *device.target(static=False).cc]
 
 
 def _library(files: Sequence[Path], options: Sequence[str]) -> Path:

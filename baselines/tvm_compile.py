@@ -2,7 +2,7 @@
 
     python tvm_compile.py model.onnx model.so THREADS scheduled|stock [TRIPLE CORE LINKER...]
 
-For this machine, or by cross-compilation for another one, whose linker is a C compiler's command.
+For this machine, or by cross-compilation for another one, whose linker takes a C compiler's `-shared -o OUT OBJECTS`.
 
 Writes the library, and model.json: {"dims": [[input, axis, factor], ...], "scheduled", "unscheduled": [names of the
 functions that keep TVM's own code]}. The VM cannot solve 32 h for h, so symbols that occur only multiplied are one more
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 import tvm  # type: ignore[import-not-found]
 from tvm import relax, tirx  # type: ignore[import-not-found]
-from tvm.support import cc  # type: ignore[import-not-found]
 from tvm.target import codegen  # type: ignore[import-not-found]
 from tvm_import import import_model, symbols  # type: ignore[import-not-found]
 from tvm_schedules import LEGALIZE, apply  # type: ignore[import-not-found]
@@ -101,12 +102,20 @@ def _build(module: Any, target: Any) -> Any:
     return tvm.compile(module, target=target)
 
 
+def linker(command: Sequence[str]) -> Callable[[str, Sequence[str]], None]:
+    """What TVM calls to link objects into a library; its own takes no command of several words."""
+
+    def link(out: str, objects: Sequence[str]) -> None:
+        subprocess.run([*command, "-shared", "-o", out, *objects], check=True)
+
+    return link
+
+
 def main(arguments: list[str]) -> None:
     """Compile one file."""
     source, out, threads, pipeline, *machine = arguments
     executable, facts = compile_model(onnx.load(source), int(threads), pipeline == "scheduled", machine)
-    linker = cc.cross_compiler(machine[2], options=machine[3:]) if machine else None
-    executable.export_library(out, fcompile=linker)
+    executable.export_library(out, fcompile=linker(machine[2:]) if machine else None)
     Path(out).with_suffix(".json").write_text(json.dumps(facts) + "\n")
 
 

@@ -8,11 +8,13 @@ ended by the agent. A server on another port is selected by adb's own variable A
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+from collections.abc import Iterator
 
 import adbutils
 
-from devices.driver import Driver
+from devices.driver import DeviceLost, Driver
 
 ANSWER_S = 20
 ADVICE = {
@@ -39,6 +41,16 @@ class Adb(Driver):
             return None
         advice = next((text for state, text in ADVICE.items() if state in said), "see `adb devices -l`")
         return f"adb says of {self.address} '{said}': {advice}"
+
+    @contextlib.contextmanager
+    def forward(self, port: int) -> Iterator[int]:
+        said = self._say("forward", "tcp:0", f"tcp:{port}")
+        if not said.isdecimal():
+            raise DeviceLost(f"adb forwards no port to {self.address}: {said}")
+        try:
+            yield int(said)
+        finally:
+            self._say("forward", "--remove", f"tcp:{said}")  # gone already where the phone is
 
     def _adb(self, *words: str, select: bool = True) -> list[str]:
         return [adbutils.adb_path(), *(("-s", self.address) if select else ()), *words]

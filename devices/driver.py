@@ -8,6 +8,7 @@ sentence why that is not possible now. Everything else (pushing, running engines
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 
@@ -41,3 +42,7 @@ class Driver(ABC):
     @abstractmethod
     def trouble(self) -> str | None:
         """Why the device does not answer, as a sentence that says what to do; None when it does. Tries to connect."""
+
+    def forward(self, port: int) -> AbstractContextManager[int]:
+        """A port of this machine that leads to one of the device while it is entered, where a driver can do that."""
+        raise DeviceError(f"{self.address or 'this machine'} is not reached by adb, which alone forwards port {port}")

@@ -32,7 +32,8 @@ def parse(text: str) -> dict[str, Any]:
             facts[key] = value.strip()
     # The kernels of newer phones do not name their processor.
     named = (facts[key] for key in ("cpu", "soc", "board", "model", "system") if key in facts)
-    return facts | {"cpu": next(named, None)} | ({"celsius": zones} if zones else {})
+    governors = " ".join(sorted({*(facts["governor"] or "").split()})) or None
+    return facts | {"governor": governors, "cpu": next(named, None)} | ({"celsius": zones} if zones else {})
 
 
 def warmth(facts: Mapping[str, Any]) -> float | None:

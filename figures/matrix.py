@@ -48,7 +48,9 @@ def figures() -> tuple[str, ...]:
 
 def check(config: Config) -> None:
     """Fill the defaults of the schema into `config`; raises ConfigError when it is not what the schema and the
-    modules of the repository accept."""
+    modules of the repository accept. A `device` is short for `devices` with that one (`--config device=s21`)."""
+    if "device" in config:
+        config["devices"] = [config.pop("device")]
     schema = yaml.safe_load(SCHEMA.read_text())
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(config))
     if error is not None:

@@ -6,7 +6,7 @@ run by this machine's sh in a folder that looks like a phone's (fake_phone_root.
 away the shell alone gets a hang-up, and what it has started lives on.
 
 Written after the protocol's description in AOSP (packages/modules/adb: protocol.txt, shell_protocol.h). Only what the
-driver uses: the services `shell,v2:` and `reboot:`, no files service.
+driver uses: the services `shell,v2:`, `tcp:` and `reboot:`, no files service.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ class Stream:
             self.connection.send(OKAY, self.local, self.remote)
             self.unread += data
         data, self.unread = self.unread[:size], self.unread[size:]
+        return data
+
+    async def read_some(self) -> bytes:
+        """What comes next; ConnectionResetError when the host has gone."""
+        data = await self.read(1)
+        data, self.unread = data + self.unread, b""
         return data
 
     def closed(self) -> None:
@@ -131,19 +137,29 @@ class Connection:
     async def serve(self, stream: Stream, service: str) -> None:
         """Run a service until it ends."""
         name, _, argument = service.partition(":")
+        known = 0  # what the host knows the stream by, once it has been told that the service is there
         try:
             if name.startswith("shell,v2"):
-                self.send(OKAY, stream.local, stream.remote)
+                known = self.accept(stream)
                 await self.phone.shell(stream, argument)
+            elif name == "tcp":  # the phone's ports are this machine's
+                reader, writer = await asyncio.open_connection("127.0.0.1", int(argument))
+                known = self.accept(stream)
+                await _relay(stream, reader, writer)
             elif name == "reboot":
-                self.send(OKAY, stream.local, stream.remote)
+                known = self.accept(stream)
                 self.phone.drop()
         except ConnectionError:
             pass
         finally:
             if stream.open:
-                self.send(CLSE, stream.local, stream.remote)
+                self.send(CLSE, known, stream.remote)
             del self.streams[stream.local]
+
+    def accept(self, stream: Stream) -> int:
+        """Tell the host that the service is there; returns the stream's number."""
+        self.send(OKAY, stream.local, stream.remote)
+        return stream.local
 
 
 class FakePhone:
@@ -265,3 +281,24 @@ async def _copy(source: asyncio.StreamReader | None, stream: Stream, kind: int) 
     assert source is not None
     while data := await source.read(1 << 15):
         await stream.write(struct.pack("<BI", kind, len(data)) + data)
+
+
+async def _relay(stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes between the host and a program of the phone until either ends."""
+
+    async def to_host() -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 15):
+                await stream.write(data)
+
+    async def to_program() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(await stream.read_some())
+                await writer.drain()
+
+    ways = {asyncio.ensure_future(way()) for way in (to_host, to_program)}
+    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    for way in ways:
+        way.cancel()
+    writer.close()

@@ -27,7 +27,7 @@ TOOLS = (
 MAPPED = ("/data/local/tmp", "/sys/", "/proc/cpuinfo", "/proc/loadavg")
 
 PROGRAMS = {
-    "getprop": 'sed -n "s/^$1=//p" "$PHONE/build.prop"',
+    "getprop": r"""sed 's/^\([^=]*\)=\(.*\)/[\1]: [\2]/' "$PHONE/build.prop" """,
     "dumpsys": """case "$1" in
 battery) printf 'Current Battery Service state:\\n  USB powered: true\\n  level: 83\\n  temperature: %s\\n' \
 "$(cat "$PHONE/state/battery")";;

@@ -17,7 +17,11 @@ import smoke
 from fake_phone import FakePhone
 from fake_phone_server import adb_server, android_library, needs_emulator, phone_packages, settings
 
-PHONES = {"s21": "SM-G991U", "sd835": "Pixel 2"}
+PHONES = {
+    "s21": {"model": "SM-G991U", "board": "lahaina", "android": "13", "battery_percent": 83, "battery_celsius": 30.1},
+    "sd835": {"model": "Pixel 2", "board": "msm8998", "android": "9", "battery_percent": 83, "battery_celsius": 30.1},
+}
+FASTEST_KHZ = {"s21": 2841600, "sd835": 2361600}
 LIMIT_S = 300
 TOLERANCES = {"sod2": 1e-4, "ort": 1e-4}
 
@@ -49,9 +53,12 @@ def test_smoke_on_two_phones_at_once(
     smoke.run(copy)
     # Of a machine that has nothing else to do: tests must not fail because others work too.
     assert (processor_seconds() - before) / len(os.sched_getaffinity(0)) < LIMIT_S
-    for name, model in PHONES.items():
+    for name, facts in PHONES.items():
         found = smoke.check(copy, name, TOLERANCES)
-        assert {row.facts["model"] for row in found} == {model}
+        assert {row.engine for row in found} == set(TOLERANCES)
+        for row in found:
+            assert {key: row.facts[key] for key in facts} == facts
+            assert (row.facts["governor"], row.facts["max_khz"][-1]) == ("schedutil", FASTEST_KHZ[name])
         assert {row.version for row in found if row.engine == "ort"} == {
             "1.29.0, runner built without the NDK (experimental)"
         }

@@ -47,6 +47,13 @@ def test_every_toggle_has_an_overlay_of_one_engine() -> None:
     assert set(toggles) == expected
 
 
+def test_one_device_by_its_short_form() -> None:
+    config = default() | {"device": "s21"}
+    matrix.check(config)
+    assert config["devices"] == ["s21"]
+    assert "device" not in config
+
+
 def test_overlays_combine() -> None:
     config = default()
     for name in ("no-sep", "no-mvc", "paper"):

@@ -22,6 +22,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from baselines import android
 from datasets.sample import Sampler
 from models import MODELS, build
 from models.inputs import quantile_sizes
@@ -32,6 +33,7 @@ from sod2.compiler import build as compile_model
 from sod2.errors import ToolchainError
 
 QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+GCC = shutil.which("aarch64-linux-gnu-gcc")
 PT_INTERP = 3
 MODEL = "skipnet"
 CORES = {"android-arm64": "cortex-a73", "linux-aarch64": "cortex-a76"}
@@ -85,6 +87,33 @@ def test_search_order(programs: Callable[..., None], monkeypatch: pytest.MonkeyP
     assert (ndk.command, ndk.ldflags) == ((str(clang), "--target=aarch64-linux-android24"), ("-pie",))
     with pytest.raises(ToolchainError, match=r"no C compiler for linux-aarch64 was found: run `pip install ziglang`"):
         find("linux-aarch64", None, True, links())
+
+
+@needs_qemu
+@pytest.mark.skipif(GCC is None, reason="aarch64-linux-gnu-gcc is not installed (apt: gcc-aarch64-linux-gnu)")
+def test_an_ndk_compiles(programs: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder laid out as Google's, with another compiler in it; it is told what an NDK's has to be told."""
+    clang = tmp_path / "ndk" / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
+    clang.parent.mkdir(parents=True)
+    clang.write_text(
+        '#!/bin/sh\n[ "$1" = --target=aarch64-linux-android24 ] || exit 1\nshift\n'
+        f'for word; do shift; [ "$word" = -pie ] && word=-static; set -- "$@" "$word"; done\nexec {GCC} "$@"\n'
+    )
+    clang.chmod(0o755)
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(tmp_path / "ndk"))
+    machine = target.cross("android-arm64", "cortex-a76")
+    assert (machine.cc[0], machine.isa, machine.shared) == (str(clang), "neon", False)
+    source = tmp_path / "main.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("by the NDK"); }\n')
+    program = target.link_executable(
+        machine, target.compile_objects(machine, [source], (), tmp_path / "cache"), tmp_path / "main"
+    )
+    assert QEMU is not None
+    assert subprocess.run([QEMU, str(program)], capture_output=True, text=True, check=True).stdout == "by the NDK\n"
+    library = tmp_path / "libmain.so"
+    objects = map(str, (tmp_path / "cache").glob("*.o"))
+    subprocess.run([*android.library_linker(), "-shared", "-o", str(library), *objects], check=True)
+    assert not needs_loader(library)
 
 
 def test_the_machines_own_compiler_serves_its_own_architecture(programs: Callable[..., None]) -> None:

@@ -186,7 +186,7 @@ def test_a_program_that_fails(phone: FakePhone, folder: Path, tmp_path: Path) ->
          r" its libraries in devices/p\.yaml \(programs: \{mnn: FOLDER\}\)"),
         ("mnn", {"mnn": "/nowhere"}, r"/nowhere has no ModuleBasic\.out: name a folder"),
         ("tflite", {}, r"tflite has no package for android-arm64: name a folder with benchmark_model"),
-        ("tvm", {}, "TVM has no package for Android"),
+        ("tvm", {}, "tvm has no package for android-arm64: name a folder with tvm_rpc for android-arm64 and its"),
     ],
 )  # fmt: skip
 def test_what_a_phone_without_programs_says(

@@ -234,6 +234,7 @@ def _zig_flags() -> tuple[str, ...]:
     return tuple(flags)
 
 
+@functools.cache
 def _tile(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[int, int, int]:
     """Floats in a vector, rows and columns of the register tile, as runtime/tile.h defines them."""
     names = ("SOD2_VL", "SOD2_MR", "SOD2_NR")
