@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from sod2.packing import Tile
+from sod2.packing import Tile, winograd_inputs, winograd_phases
 
 _STRIP_CYCLES = 0.4  # per float of the image
 _STORE_CYCLES = {"panel": 5.5, "pixel": 12.0}  # per vector of results
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
-_TRANSFORM_CYCLES = {2: 78.0, 4: 223.0, 6: 475.0}  # per tile and vector of channels
+_TRANSFORM_CYCLES = {2: 78.0, 3: 320.0, 4: 223.0, 6: 475.0}  # per tile and vector of channels
 _BYTES_PER_CYCLE = 6.0  # of weights from memory, half of the bandwidth of a core
 
 
@@ -61,6 +61,8 @@ def possible_versions(layer: ConvLayer) -> tuple[str, ...]:
     unit = layer.stride == (1, 1) and layer.dilation == (1, 1)
     if layer.kernel == (3, 3) and unit and layer.groups == 1:
         found += ["wino2", "wino4", "wino6"]
+    if (layer.kernel, layer.stride, layer.dilation, layer.groups) == ((7, 7), (2, 2), (1, 1), 1):
+        found.append("wino3")
     if layer.groups == layer.ic:
         found.append("depthwise")
     return tuple(found)
@@ -72,6 +74,14 @@ def _block_cycles(size: int, tile: Tile) -> float:
     return max(size * (tile.nr // tile.lanes) / 2, 4.0 * blocks)
 
 
+def _panels(layer: ConvLayer, tile: Tile) -> int:
+    """Panels of pixels of one image: across the ends of lines, or beginning anew where that wastes less."""
+    lines, pixels = layer.lines
+    margin = (layer.kernel[1] - 1) * layer.dilation[1] // layer.stride[1]
+    pitch = min(pixels + margin, ceil(pixels / tile.nr) * tile.nr)
+    return ceil(((lines - 1) * pitch + pixels) / tile.nr)
+
+
 def _strip_cycles(layer: ConvLayer) -> float:
     if layer.in_place:
         return 0.0
@@ -81,11 +91,18 @@ def _strip_cycles(layer: ConvLayer) -> float:
     return _STRIP_CYCLES * layer.n * layer.ic * layer.image[0] * layer.image[1] * used
 
 
+def _winograd_floats(layer: ConvLayer, m: int, tile: Tile) -> int:
+    """Size of the transformed weights."""
+    depth, panels = ceil(winograd_phases(m) * layer.ic / tile.lanes), ceil(layer.oc / tile.nr)
+    return winograd_inputs(m) ** 2 * depth * tile.lanes * panels * tile.nr
+
+
 def _winograd_cycles(layer: ConvLayer, m: int, tile: Tile) -> float:
     tiles = ceil(layer.out[0] / m) * ceil(layer.out[1] / m)
-    inputs, outputs = ceil(layer.ic / tile.lanes), ceil(layer.oc / tile.lanes)
-    weights = (m + 2) ** 2 * inputs * tile.lanes * ceil(layer.oc / tile.nr) * tile.nr
-    products = weights / tile.nr * layer.n * _block_cycles(tiles, tile)
+    inputs, outputs = ceil(winograd_phases(m) * layer.ic / tile.lanes), ceil(layer.oc / tile.lanes)
+    weights = _winograd_floats(layer, m, tile)
+    rows = winograd_inputs(m) ** 2 * winograd_phases(m) * layer.ic * ceil(layer.oc / tile.nr)
+    products = rows * layer.n * _block_cycles(tiles, tile)
     stream = weights * 4 / _BYTES_PER_CYCLE
     return max(products, stream) + _TRANSFORM_CYCLES[m] * layer.n * tiles * (inputs + outputs)
 
@@ -95,9 +112,8 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
     lines, pixels = layer.lines
     lines *= layer.n
     if version == "panel":
-        tiles = (
-            lines * ceil(pixels / tile.nr) * layer.groups * layer.depth * _block_cycles(layer.oc // layer.groups, tile)
-        )
+        panels = layer.n * layer.groups * _panels(layer, tile)
+        tiles = panels * layer.depth * _block_cycles(layer.oc // layer.groups, tile)
         tiles *= 1 + _SLOWER_PER_TAP * layer.depth
         return tiles + _STORE_CYCLES[version] * lines * pixels * layer.oc / tile.lanes + _strip_cycles(layer)
     if version == "pixel":
@@ -120,5 +136,4 @@ def packed_floats(version: str, layer: ConvLayer, tile: Tile) -> int:
         return layer.oc * layer.depth
     if version == "pixel":
         return layer.groups * ceil(layer.oc // layer.groups / tile.nr) * tile.nr * layer.depth
-    m = int(version.removeprefix("wino"))
-    return (m + 2) ** 2 * ceil(layer.ic / tile.lanes) * tile.lanes * ceil(layer.oc / tile.nr) * tile.nr
+    return _winograd_floats(layer, int(version.removeprefix("wino")), tile)

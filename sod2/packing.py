@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino4", "wino6", "depthwise")
+CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino3", "wino4", "wino6", "depthwise")
 """Names of the versions of a convolution, in the order of the enumeration of `conv.h`."""
 
 WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
     2: (Fraction(1),),
+    3: (Fraction(5, 8), Fraction(3, 2)),
     4: (Fraction(5, 8), Fraction(3, 2)),
     6: (Fraction(1), Fraction(2), Fraction(1, 2)),
 }
-"""Finite points of F(m, 3) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
+"""Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,25 @@ def conv_transpose(w: Array, groups: int, mr: int) -> Array:
     return _joined(_row_blocks(matrix, mr) for matrix in rows)
 
 
+def winograd_inputs(m: int) -> int:
+    """Inputs of a tile along one axis: as many as points, with 0 and infinity."""
+    return 2 * len(WINOGRAD_POINTS[m]) + 2
+
+
+def winograd_phases(m: int) -> int:
+    """Channels of the transformed convolution for each of the image: the 4 phases of a stride of 2 for F(3, 4)."""
+    return 4 if m == 3 else 1
+
+
+def winograd_reduction(m: int) -> float:
+    """Multiply-adds of the direct algorithm, 7x7 or 3x3, over those of Winograd's, on whole tiles."""
+    taps = 49 if m == 3 else 9
+    return taps * m**2 / (winograd_phases(m) * winograd_inputs(m) ** 2)
+
+
 def winograd_weight_transform(m: int) -> NDArray[np.float64]:
-    """Matrix G, [m + 2, 3], of F(m, 3): rows for 0, +p, -p, .., infinity."""
+    """Matrix G, [inputs, taps], of F(m, taps): rows for 0, +p, -p, .., infinity."""
+    taps = winograd_inputs(m) - m + 1
     points = [Fraction(0)]
     for p in WINOGRAD_POINTS[m]:
         points += [p, -p]
@@ -113,15 +131,26 @@ def winograd_weight_transform(m: int) -> NDArray[np.float64]:
         scale = Fraction(1)
         for i, b in enumerate(points):
             scale *= a - b if i != j else 1
-        rows.append([float(a**e / scale) for e in range(3)])
-    return np.array([*rows, [0.0, 0.0, 1.0]])
+        rows.append([float(a**e / scale) for e in range(taps)])
+    return np.array([*rows, [0.0] * (taps - 1) + [1.0]])
+
+
+def _phases(w: Array) -> Array:
+    """Weight [oc, ic, 7, 7] -> [oc, (ic, phase of a line, of a column), 4, 4]: tap k is tap k // 2 of phase k % 2."""
+    oc, ic = w.shape[:2]
+    padded = np.pad(w, ((0, 0), (0, 0), (0, 1), (0, 1)))
+    return padded.reshape(oc, ic, 4, 2, 4, 2).transpose(0, 1, 3, 5, 2, 4).reshape(oc, ic * 4, 4, 4)
 
 
 def conv_winograd(w: Array, m: int, lanes: int, nr: int) -> Array:
-    """Weight [oc, ic, 3, 3] -> [panel of nr output channels][xi][ic padded to lanes][nr], transformed in float64."""
+    """Weight [oc, ic, 3, 3], of m = 3 [oc, ic, 7, 7], -> [panel of nr output channels][xi][ic padded to lanes][nr].
+
+    Transformed in float64; for m = 3 phases stand in place of channels.
+    """
+    w = _phases(w) if m == 3 else w
     oc, ic = w.shape[:2]
     g = winograd_weight_transform(m)
-    points = (m + 2) ** 2
+    points = winograd_inputs(m) ** 2
     depth, panels = ceil(ic / lanes) * lanes, ceil(oc / nr)
     packed = np.zeros((panels, points, depth, nr), np.float32)
     for panel in range(panels):  # one panel at a time: the float64 copy of a whole layer may be 100 MB
@@ -139,6 +168,7 @@ def conv_weights(version: str, w: Array, groups: int, tile: Tile) -> Array:
         "dot": lambda: conv_plain(w),
         "depthwise": lambda: conv_plain(w),
         "wino2": lambda: conv_winograd(w, 2, tile.lanes, tile.nr),
+        "wino3": lambda: conv_winograd(w, 3, tile.lanes, tile.nr),
         "wino4": lambda: conv_winograd(w, 4, tile.lanes, tile.nr),
         "wino6": lambda: conv_winograd(w, 6, tile.lanes, tile.nr),
     }

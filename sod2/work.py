@@ -20,6 +20,7 @@ from sod2.graph import Node
 from sod2.ops import OPS
 from sod2.ops.attention import known, sides
 from sod2.ops.op import Fact, MappingType
+from sod2.packing import winograd_reduction
 from sod2.rdp import Analysis
 from sod2.storage import Copy, Stack, Step
 from sod2.symbolic import Dim, as_dim, evaluate, parse
@@ -74,9 +75,9 @@ def of_step(step: Step, analysis: Analysis, versions: Mapping[str, Sequence[str]
 
 
 def _reduction(versions: Sequence[str]) -> float:
-    """Multiply-adds of the direct algorithm over those of Winograd's F(m): 9 m^2 against (m + 2)^2 for a tile."""
+    """Multiply-adds of the direct algorithm over those of the version with the fewest."""
     tiles = [int(v.removeprefix("wino")) for v in versions if v.startswith("wino")]
-    return max((9 * m * m / (m + 2) ** 2 for m in tiles), default=1.0)
+    return max(map(winograd_reduction, tiles), default=1.0)
 
 
 def _elements(fact: Fact) -> Product:

@@ -55,7 +55,7 @@ def graph_of(members: list[tuple[str, Case]], variant: str) -> Graph:
 
 def emitted(graph: Graph) -> Emission:
     analysis = rdp.analyze(graph)
-    fused = fusion.plan(graph, analysis)
+    fused = fusion.plan(graph, analysis, analysis)
     placed = sharing.assign(graph, analysis, order.as_given(graph, analysis, fused))
     target = host()
     tile = Tile(target.lanes, target.mr, target.nr)

@@ -1,6 +1,9 @@
 /* Convolution with pixels in the lanes: rows of a tile are output channels, columns are NR pixels of a line.
 
-   A piece of work is a block of pixels and a share of the row blocks. Weights are [group][row block][k][rows of the
+   Panels run over the strip, across the ends of its lines: what lies between the lines, the margin under the kernel, is
+   computed too and squeezed out. Where padding each line to whole panels wastes less, panels begin anew with each line.
+
+   A piece of work is a block of panels and a share of the row blocks. Weights are [group][row block][k][rows of the
    block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The
    last panel of an image that is read in place is copied first: its vectors would read beyond the image. */
 #include "strips.h"
@@ -8,8 +11,7 @@
 #include "tuning.h"
 
 enum {
-  MAX_PIXELS = SOD2_PANEL_PIXELS * SOD2_NR,
-  TILE_LD = MAX_PIXELS + SOD2_NR,
+  TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
   CHUNKS = 16,       /* a thread, where they are long enough: threads wait for the last one of each window */
   MIN_WORK = 1 << 20 /* multiply-adds of a chunk: some 10 us */
 };
@@ -18,7 +20,15 @@ static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
   int64_t shares;           /* pieces that the row blocks are cut into */
+  int64_t pitch;            /* positions from one line to the next; panels take NR positions each */
+  int64_t runs, panels;     /* of a window: pieces that are contiguous in the output, and panels of each */
+  int64_t blocks;           /* that the panels of a run are cut into */
 } panel_plan;
+
+/* Positions from one line of `columns` pixels to the next: the strip's own, or whole panels. */
+static int64_t pitch_of(int64_t columns, int64_t margin) {
+  return sod2_imin(columns + margin, (columns + SOD2_NR - 1) / SOD2_NR * SOD2_NR);
+}
 
 /* Floats of the copy of the last panel and of the table of its offsets. */
 static int64_t tail_floats(const sod2_strips *s) {
@@ -36,34 +46,57 @@ static int64_t scratch(const sod2_conv *c, int threads) {
   return s.offsets + s.floats + tail_floats(&s);
 }
 
-/* A row block over the pixels of a block: tile[row][pixel]. What a panel writes behind the end of its line is
-   overwritten by the next line. */
-static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int64_t height, const float *weights,
-                     float *tile) {
-  const sod2_strips *s = w->strips;
-  for (int64_t y = 0; y < b->lines; y++)
-    for (int64_t x = 0; x < b->columns; x += SOD2_NR) {
-      const float *base = w->base + (b->y + y) * s->width + b->x + x;
-      const int32_t *offset = w->offset;
-      sod2_conv_fetch(w->c, w->image, row, height, b->first + y * b->columns + x, SOD2_NR);
-      if (s->in_place && b->x + x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
-      sod2_tile_gather_b[height](s->depth, weights, base, offset, tile + y * b->columns + x, TILE_LD, 0);
+/* Pixels before a position of lines of `columns` pixels. */
+SOD2_INLINE int64_t pixels_before(int64_t position, int64_t pitch, int64_t columns) {
+  return position / pitch * columns + sod2_imin(position % pitch, columns);
+}
+
+/* Closes the gaps between lines in a panel that begins with column x of one. */
+static void squeeze(float *tile, int64_t height, int64_t x, int64_t pitch, int64_t columns) {
+  int64_t at = sod2_imax(0, columns - x), gap = sod2_imin(pitch - x, pitch - columns);
+  for (; at + gap < SOD2_NR; at += columns, gap = pitch - columns)
+    for (int64_t i = 0; i < height; i++) {
+      float *to = tile + i * TILE_LD + at;
+      for (int64_t j = 0; j < SOD2_NR - at - gap; j += SOD2_VL) vf_store(to + j, vf_load(to + j + gap));
     }
+}
+
+/* A row block over panels [first, last) of a run that begins with line y: tile[row][pixel]. What a panel has behind its
+   last pixel is overwritten by the next panel. */
+static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t last, int64_t row, int64_t height,
+                     const float *weights, float *tile) {
+  const sod2_strips *s = w->strips;
+  const panel_plan *p = w->plan;
+  const int64_t begin = pixels_before(first * SOD2_NR, p->pitch, w->columns);
+  for (int64_t panel = first; panel < last; panel++) {
+    const int64_t line = panel * SOD2_NR / p->pitch, x = panel * SOD2_NR % p->pitch;
+    const int64_t pixel = line * w->columns + sod2_imin(x, w->columns);
+    const float *base = w->base + (y + line) * s->width + x;
+    const int32_t *offset = w->offset;
+    sod2_conv_fetch(w->c, w->image, row, height, (w->y0 + y) * s->ow + w->x0 + pixel, SOD2_NR);
+    if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
+    sod2_tile_gather_b[height](s->depth, weights, base, offset, tile + pixel - begin, TILE_LD, 0);
+    if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, height, x, p->pitch, w->columns);
+  }
 }
 
 static void panel_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const sod2_window *w = arg;
   const panel_plan *p = w->plan;
-  const sod2_block b = sod2_window_block(w, MAX_PIXELS, SOD2_NR, chunk / p->shares);
-  const int64_t share = chunk % p->shares, depth = w->strips->depth, last = p->row_blocks * (share + 1) / p->shares;
+  const int64_t share = chunk % p->shares, block = chunk / p->shares % p->blocks, run = chunk / p->shares / p->blocks;
+  const int64_t depth = w->strips->depth, last_block = p->row_blocks * (share + 1) / p->shares;
+  const int64_t first = p->panels * block / p->blocks, last = p->panels * (block + 1) / p->blocks;
+  const int64_t pixel = pixels_before(first * SOD2_NR, p->pitch, w->columns);
+  const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(last * SOD2_NR, p->pitch, w->columns));
   const float *weights = w->c->w[SOD2_CONV_PANEL] + w->group * p->rows * depth;
   float tile[SOD2_MR * TILE_LD];
-  for (int64_t i = p->row_blocks * share / p->shares; i < last; i++) {
-    const int64_t row = sod2_block_start(i, p->rows, p->row_blocks);
+  for (int64_t i = p->row_blocks * share / p->shares; i < last_block; i++) {
+    const int64_t row = sod2_block_start(i, p->rows, p->row_blocks), output = w->group * p->rows + row;
     const int64_t height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
-    multiply(w, &b, w->group * p->rows + row, height, weights + row * depth, tile);
-    sod2_conv_store(w->c, tile, TILE_LD, w->image, w->group * p->rows + row, height, b.first, b.count);
+    multiply(w, run, first, last, output, height, weights + row * depth, tile);
+    sod2_conv_store(w->c, tile, TILE_LD, w->image, output, height, (w->y0 + run) * w->strips->ow + w->x0 + pixel,
+                    end - pixel);
   }
 }
 
@@ -78,10 +111,15 @@ static void copy_tail(const sod2_window *w) {
   }
 }
 
+/* Whole lines are one run: they follow each other in the output. */
 static void compute(const sod2_window *w, sod2_pool *pool) {
   sod2_window window = *w;
   panel_plan p = *(const panel_plan *)w->plan;
-  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), work = p.rows * w->strips->depth * w->lines * w->columns;
+  p.runs = w->columns == w->strips->ow ? 1 : w->lines;
+  p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
+  p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
+  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
+  const int64_t blocks = p.runs * p.blocks, work = p.rows * w->strips->depth * w->lines * w->columns;
   const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), work / MIN_WORK);
   p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
   window.plan = &p;
@@ -99,10 +137,11 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
   const sod2_strips s = sod2_strips_plan(c);
-  const int64_t pixels = sod2_strips_pixels(c);
-  const double panels = (double)((pixels + SOD2_NR - 1) / SOD2_NR), lines = (double)sod2_strips_lines(c);
-  const double tiles = lines * panels * (double)(c->groups * s.depth) * sod2_block_cycles(c->oc / c->groups);
-  const double store = STORE_CYCLES * lines * (double)(pixels * c->oc) / SOD2_VL;
+  const int64_t pixels = sod2_strips_pixels(c), lines = sod2_strips_lines(c) / c->n; /* of one image */
+  const int64_t positions = (lines - 1) * pitch_of(pixels, (c->kw - 1) * c->dw / c->sw) + pixels;
+  const double panels = (double)(c->n * c->groups * ((positions + SOD2_NR - 1) / SOD2_NR));
+  const double tiles = panels * (double)s.depth * sod2_block_cycles(c->oc / c->groups);
+  const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;
   return tiles * (1 + SLOWER_PER_TAP * (double)s.depth) + store + sod2_strips_cost(c, &s);
 }
 

@@ -1,41 +1,56 @@
 /* Depthwise convolution: every group has one input channel, and oc / groups output channels.
 
-   A piece of work is one image and one input channel. Its padded rows go to a strip, split by the column stride as in
-   strips.h; a tap of VL output pixels is then one unaligned load, whatever stride and dilation. Four vectors of
-   results, along a line or of consecutive lines, share each weight. Weights are plain: [oc][kh][kw]. */
+   A piece of work is a few input channels, each of one image. 3x3 kernels of stride 1 and 2 read the image itself: what
+   lies under the three columns of a kernel is shuffled out of two or three vectors, and rows are shared by four lines.
+
+   Of other kernels, the padded rows go to a strip, split by the column stride as in strips.h; a tap of VL output pixels
+   is then one unaligned load, whatever stride and dilation, and four vectors of results share each weight. A single row
+   of taps loads less: see DEFINE_ALONG. Weights are plain: [oc][kh][kw]. */
 #include "strips.h"
 
-enum { STRIP_BYTES = 64 << 10 };
+enum { STRIP_BYTES = 64 << 10, TOGETHER = 4 /* channels of a piece, at most */ };
 
 typedef struct depthwise_plan {
   int64_t lines, vectors; /* output lines of a strip; vectors of a line */
   int64_t width, phase;   /* floats of an input row, of all rows of a column phase */
   int64_t offsets;        /* floats of the table of taps, shared by all threads */
-  int64_t strip, tile;    /* floats of a thread's scratch */
+  int64_t strip, tile;    /* floats of a thread's scratch: of a channel, of an output channel */
+  int64_t together;       /* most channels of a piece: their strips are filled first, since reading waits for writing */
 } depthwise_plan;
 
 static int64_t strip_rows(const sod2_conv *c, int64_t lines) { return (lines - 1) * c->sh + (c->kh - 1) * c->dh + 1; }
 
+/* A single row of taps next to each other. */
+static int is_row(const sod2_conv *c) { return c->kh == 1 && c->sw == 1 && c->dw == 1; }
+
+/* 3x3 taps next to each other, of stride 1 or 2: from the image, without a strip. */
+static int is_3x3(const sod2_conv *c) {
+  return c->kh == 3 && c->kw == 3 && c->sh == c->sw && c->sw <= 2 && c->dh == 1 && c->dw == 1;
+}
+
 static depthwise_plan plan_of(const sod2_conv *c) {
   depthwise_plan p = {.vectors = (c->ow + SOD2_VL - 1) / SOD2_VL, .offsets = sod2_line(c->kh * c->kw)};
+  if (is_row(c)) p.vectors = (p.vectors + 1) / 2 * 2;
   p.width = p.vectors * SOD2_VL + (c->kw - 1) * c->dw / c->sw;
   const int64_t fit = (STRIP_BYTES / 4 / (c->sw * p.width) - (c->kh - 1) * c->dh - 1) / c->sh + 1;
   p.lines = sod2_imax(1, sod2_imin(fit, c->oh));
-  p.phase = strip_rows(c, p.lines) * p.width;
-  p.strip = sod2_line(c->sw * p.phase + SOD2_VL);
-  p.tile = sod2_line(p.lines * c->ow + SOD2_VL);
+  p.phase = strip_rows(c, p.lines) * p.width + SOD2_VL; /* rows are filled and read whole vectors at a time */
+  p.strip = is_3x3(c) ? 0 : sod2_line(c->sw * p.phase);
+  p.together = p.lines < c->oh ? 1 : sod2_imax(1, sod2_imin(TOGETHER, STRIP_BYTES / 4 / sod2_imax(1, p.strip)));
+  p.tile = sod2_line((p.lines + 3) * c->ow + 2 * SOD2_VL); /* what groups of four have behind the last line */
   return p;
 }
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
   const depthwise_plan p = plan_of(c);
-  return p.offsets + threads * (p.strip + p.tile);
+  return p.offsets + threads * (p.together * p.strip + p.tile);
 }
 
 typedef struct depthwise_job {
   const sod2_conv *c;
   depthwise_plan plan;
+  int64_t together;      /* channels of a piece */
   const int32_t *offset; /* of each tap in the strip */
   float *scratch;
 } depthwise_job;
@@ -89,7 +104,6 @@ typedef struct triple {
 } triple;
 
 SOD2_INLINE triple weights_of(const float *w) { return (triple){vf_splat(w[0]), vf_splat(w[1]), vf_splat(w[2])}; }
-SOD2_INLINE triple inputs_of(const float *x) { return (triple){vf_load(x), vf_load(x + 1), vf_load(x + 2)}; }
 SOD2_INLINE vf add_row(vf sum, triple w, triple x) {
   sum += w.left * x.left;
   sum += w.middle * x.middle;
@@ -97,44 +111,136 @@ SOD2_INLINE vf add_row(vf sum, triple w, triple x) {
   return sum;
 }
 
-/* A vector of each of four consecutive lines of a 3x3 kernel of stride 1: six rows of inputs, each loaded once. */
-SOD2_INLINE void four_lines(const float *in, int64_t width, triple top, triple middle, triple bottom, float *out,
-                            int64_t ldo, int64_t count) {
-  const triple r0 = inputs_of(in), r1 = inputs_of(in + width), r2 = inputs_of(in + 2 * width);
-  const vf s0 = add_row(add_row(add_row((vf){0}, top, r0), middle, r1), bottom, r2);
-  const triple r3 = inputs_of(in + 3 * width);
-  const vf s1 = add_row(add_row(add_row((vf){0}, top, r1), middle, r2), bottom, r3);
-  const triple r4 = inputs_of(in + 4 * width);
-  const vf s2 = add_row(add_row(add_row((vf){0}, top, r2), middle, r3), bottom, r4);
-  const triple r5 = inputs_of(in + 5 * width);
-  const vf s3 = add_row(add_row(add_row((vf){0}, top, r3), middle, r4), bottom, r5);
-  if (count == SOD2_VL) {
-    vf_store(out, s0), vf_store(out + ldo, s1), vf_store(out + 2 * ldo, s2), vf_store(out + 3 * ldo, s3);
-  } else {
-    vf_store_partial(out, s0, count), vf_store_partial(out + ldo, s1, count);
-    vf_store_partial(out + 2 * ldo, s2, count), vf_store_partial(out + 3 * ldo, s3, count);
+/* The columns under the taps of VL windows, as three vectors: lanes [first, last) of each are in the image. */
+typedef struct columns {
+  int64_t start, first[3], last[3];
+} columns;
+
+static columns columns_from(int64_t start, int64_t iw) {
+  columns found = {.start = start};
+  for (int64_t i = 0; i < 3; i++, start += SOD2_VL) {
+    found.first[i] = sod2_imin(SOD2_VL, sod2_imax(0, -start));
+    found.last[i] = sod2_imax(found.first[i], sod2_imin(SOD2_VL, iw - start));
   }
+  return found;
 }
 
-/* 3x3, stride and dilation 1, at least four lines; the last group of four overlaps the one before. */
-static void multiply_3x3(const depthwise_job *job, const float *w, int64_t lines, const float *strip, float *tile) {
-  const int64_t ow = job->c->ow, width = job->plan.width;
+/* Row iy of the image under these columns, of windows `stride` (1 or 2) apart; 0 outside of it. `inside`: all columns
+   are in the image. */
+SOD2_INLINE triple inputs_at(int stride, int inside, const sod2_conv *c, const float *x, int64_t iy, columns at) {
+  if (iy < 0 || iy >= c->ih) return (triple){{0}, {0}, {0}};
+  const float *p = x + iy * c->iw + at.start;
+  const vf low = inside ? vf_load(p) : vf_load_between(p, at.first[0], at.last[0], 0);
+  const vf high = inside ? vf_load(p + SOD2_VL) : vf_load_between(p + SOD2_VL, at.first[1], at.last[1], 0);
+  const vf second = __builtin_shufflevector(low, high, SOD2_FROM_1);
+  if (stride == 1) return (triple){low, second, __builtin_shufflevector(low, high, SOD2_FROM_2)};
+  const vf next = inside ? vf_load(p + 2 * SOD2_VL) : vf_load_between(p + 2 * SOD2_VL, at.first[2], at.last[2], 0);
+  const vf left = __builtin_shufflevector(low, high, SOD2_EVEN);
+  return (triple){left, __builtin_shufflevector(low, high, SOD2_ODD), __builtin_shufflevector(left, next, SOD2_FROM_1)};
+}
+
+/* `count` results of each of four consecutive lines, whose windows begin with row iy. */
+SOD2_INLINE void four_lines(int stride, int inside, const sod2_conv *c, const float *x, const float *w, int64_t iy,
+                            columns at, float *out, int64_t count) {
   const triple top = weights_of(w), middle = weights_of(w + 3), bottom = weights_of(w + 6);
-  for (int64_t group = 0; group < lines; group += 4) {
-    const int64_t y = sod2_imin(group, lines - 4);
-    for (int64_t x = 0; x < ow; x += SOD2_VL)
-      four_lines(strip + y * width + x, width, top, middle, bottom, tile + y * ow + x, ow, sod2_imin(SOD2_VL, ow - x));
+  triple above = inputs_at(stride, inside, c, x, iy, at), within = inputs_at(stride, inside, c, x, iy + 1, at);
+  SOD2_UNROLL for (int64_t i = 0; i < 4; i++) {
+    const triple below = inputs_at(stride, inside, c, x, iy + 2, at);
+    const vf sum = add_row(add_row(add_row((vf){0}, top, above), middle, within), bottom, below);
+    if (count == SOD2_VL)
+      vf_store(out + i * c->ow, sum);
+    else
+      vf_store_partial(out + i * c->ow, sum, count);
+    above = stride == 1 ? within : below;
+    iy += stride;
+    within = stride == 1 ? below : inputs_at(stride, inside, c, x, iy + 1, at);
   }
 }
 
-/* `lines` output lines from y0 on of one output channel. */
-static void compute(const depthwise_job *job, int64_t image, int64_t channel, int64_t y0, int64_t lines,
+/* 3x3 of stride 1 or 2, from the image. The last group of four lines may end behind `lines`. */
+SOD2_INLINE void multiply_3x3(int stride, const sod2_conv *c, const float *w, const float *x, int64_t y0, int64_t lines,
+                              float *tile) {
+  for (int64_t ox = 0; ox < c->ow; ox += SOD2_VL) {
+    const columns at = columns_from(stride * ox - c->pl, c->iw);
+    const int64_t count = sod2_imin(SOD2_VL, c->ow - ox);
+    for (int64_t y = 0; y < lines; y += 4) {
+      const int64_t iy = stride * (y0 + y) - c->pt;
+      if (at.start >= 0 && at.start + (stride + 1) * SOD2_VL <= c->iw)
+        four_lines(stride, 1, c, x, w, iy, at, tile + y * c->ow + ox, count);
+      else
+        four_lines(stride, 0, c, x, w, iy, at, tile + y * c->ow + ox, count);
+    }
+  }
+}
+
+/* Several vectors of results of a row of taps: F(i, i + 1) for each. Taps VL apart share inputs: what is under one of a
+   vector is under the other of the vector before. A load that crosses a cache line takes as long as two multiply-adds,
+   so each is made once, at the end of the tap before: compilers would repeat one made where it is used. */
+#define VECTORS_2(F) F(0, 1) F(1, 2)
+#define VECTORS_4(F) VECTORS_2(F) F(2, 3) F(3, 4)
+#define VECTORS_8(F) VECTORS_4(F) F(4, 5) F(5, 6) F(6, 7) F(7, 8)
+#define ZERO_SUM(i, next) vf s##i = {0}, t##i = {0};
+#define DECLARE_INPUT(i, next) vf x##i = vf_load(x + i * SOD2_VL);
+#define LOAD_INPUT(i, next) x##i = vf_load(x + i * SOD2_VL);
+#define ADD_NEAR(i, next) s##i += near * x##i;
+#define ADD_FAR(i, next) t##i += far * x##next;
+#define STORE_SUM(i, next) vf_store(out + i * SOD2_VL, s##i + t##i);
+#define DEFINE_ALONG(N)                                                                                               \
+  static void along_##N(const float *in, const float *w, int64_t taps, float *out) {                                  \
+    VECTORS_##N(ZERO_SUM)                                                                                             \
+    for (int64_t first = 0; first < taps; first += 2 * SOD2_VL) {                                                     \
+      const int64_t end = sod2_imin(first + SOD2_VL, taps), shared = sod2_imin(end, taps - SOD2_VL);                  \
+      const float *x = in + first;                                                                                    \
+      int64_t tap = first;                                                                                            \
+      VECTORS_##N(DECLARE_INPUT)                                                                                      \
+      if (tap < shared) {                                                                                             \
+        DECLARE_INPUT(N, N)                                                                                           \
+        for (; tap < shared; tap++) {                                                                                 \
+          const vf near = vf_splat(w[tap]), far = vf_splat(w[tap + SOD2_VL]);                                         \
+          VECTORS_##N(ADD_NEAR)                                                                                       \
+          VECTORS_##N(ADD_FAR)                                                                                        \
+          x++;                                                                                                        \
+          VECTORS_##N(LOAD_INPUT)                                                                                     \
+          LOAD_INPUT(N, N)                                                                                            \
+        }                                                                                                             \
+      }                                                                                                               \
+      for (; tap < end; tap++) {                                                                                      \
+        const vf near = vf_splat(w[tap]);                                                                             \
+        VECTORS_##N(ADD_NEAR)                                                                                         \
+        x++;                                                                                                          \
+        VECTORS_##N(LOAD_INPUT)                                                                                       \
+      }                                                                                                               \
+    }                                                                                                                 \
+    VECTORS_##N(STORE_SUM)                                                                                            \
+  }
+DEFINE_ALONG(2)
+DEFINE_ALONG(4)
+DEFINE_ALONG(8)
+
+static void multiply_row(const depthwise_job *job, const float *w, int64_t lines, const float *strip, float *tile) {
+  const sod2_conv *c = job->c;
+  const int64_t most = SOD2_VL == 8 ? 4 : 8; /* AVX2 has half the registers */
+  for (int64_t y = 0; y < lines; y++) {
+    const float *in = strip + y * c->sh * job->plan.width;
+    float *out = tile + y * c->ow;
+    for (int64_t left = job->plan.vectors, some; left > 0; left -= some, in += some * SOD2_VL, out += some * SOD2_VL) {
+      some = left >= most ? most : left >= 4 ? 4 : 2;
+      (some == 8 ? along_8 : some == 4 ? along_4 : along_2)(in, w, c->kw, out);
+    }
+  }
+}
+
+/* `lines` output lines from y0 on of one output channel, from its input channel x or the strip. */
+static void compute(const depthwise_job *job, int64_t image, int64_t channel, const float *x, int64_t y0, int64_t lines,
                     const float *strip, float *tile) {
   const sod2_conv *c = job->c;
   const float *w = c->w[SOD2_CONV_DEPTHWISE] + channel * c->kh * c->kw;
-  const int dense = c->sh == 1 && c->sw == 1 && c->dh == 1 && c->dw == 1;
-  if (c->kh == 3 && c->kw == 3 && dense && lines >= 4)
-    multiply_3x3(job, w, lines, strip, tile);
+  if (is_3x3(c) && c->sw == 1)
+    multiply_3x3(1, c, w, x, y0, lines, tile);
+  else if (is_3x3(c))
+    multiply_3x3(2, c, w, x, y0, lines, tile);
+  else if (is_row(c))
+    multiply_row(job, w, lines, strip, tile);
   else
     multiply(job, w, lines, strip, tile);
   sod2_conv_store(c, tile, lines * c->ow, image, channel, 1, y0 * c->ow, lines * c->ow);
@@ -155,20 +261,28 @@ static void depthwise_chunk(void *arg, int64_t chunk, int thread) {
   const depthwise_job *job = arg;
   const sod2_conv *c = job->c;
   const depthwise_plan *p = &job->plan;
-  const int64_t image = chunk / c->groups, group = chunk % c->groups, multiplier = c->oc / c->groups;
-  float *strip = job->scratch + p->offsets + thread * (p->strip + p->tile), *tile = strip + p->strip;
+  const int64_t multiplier = c->oc / c->groups, plane = c->ih * c->iw, first = chunk * job->together;
+  const int64_t end = sod2_imin(first + job->together, c->n * c->groups);
+  float *strip = job->scratch + p->offsets + thread * (p->together * p->strip + p->tile);
+  float *tile = strip + p->together * p->strip;
   for (int64_t y0 = 0; y0 < c->oh; y0 += p->lines) {
     const int64_t lines = sod2_imin(p->lines, c->oh - y0);
-    fill(c, p, c->x + chunk * c->ih * c->iw, y0, lines, strip);
-    for (int64_t i = 0; i < multiplier; i++) compute(job, image, group * multiplier + i, y0, lines, strip, tile);
+    for (int64_t i = first; i < end && p->strip > 0; i++)
+      fill(c, p, c->x + i * plane, y0, lines, strip + (i - first) * p->strip);
+    for (int64_t i = first; i < end; i++)
+      for (int64_t k = 0; k < multiplier; k++)
+        compute(job, i / c->groups, i % c->groups * multiplier + k, c->x + i * plane, y0, lines,
+                strip + (i - first) * p->strip, tile);
   }
 }
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   depthwise_job job = {.c = c, .plan = plan_of(c), .offset = (int32_t *)scratch, .scratch = scratch};
+  const int64_t planes = c->n * c->groups, fair = planes / (4 * sod2_pool_threads(pool)); /* channels of a piece */
+  job.together = sod2_imax(1, sod2_imin(job.plan.together, fair));
   fill_offsets(c, &job.plan, (int32_t *)scratch);
-  sod2_parallel(pool, c->n * c->groups, depthwise_chunk, &job);
+  sod2_parallel(pool, (planes + job.together - 1) / job.together, depthwise_chunk, &job);
 }
 
 /* A load and a multiply-add for each tap of a vector of results. */

@@ -102,6 +102,24 @@ SOD2_INLINE float vf_max_lanes(vf x) {
 }
 SOD2_INLINE float vf_min_lanes(vf x) { return -vf_max_lanes(-x); }
 
+/* Lanes of two vectors, for __builtin_shufflevector: every second one, and VL of them from the first or second on. */
+#if SOD2_VL == 16
+#define SOD2_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define SOD2_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define SOD2_FROM_1 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
+#define SOD2_FROM_2 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17
+#elif SOD2_VL == 8
+#define SOD2_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define SOD2_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define SOD2_FROM_1 1, 2, 3, 4, 5, 6, 7, 8
+#define SOD2_FROM_2 2, 3, 4, 5, 6, 7, 8, 9
+#else
+#define SOD2_EVEN 0, 2, 4, 6
+#define SOD2_ODD 1, 3, 5, 7
+#define SOD2_FROM_1 1, 2, 3, 4
+#define SOD2_FROM_2 2, 3, 4, 5
+#endif
+
 /* All bits set in the first n (0..SOD2_VL) lanes. */
 SOD2_INLINE vi vf_lane_below(int64_t n) {
     vi lane;
@@ -121,6 +139,21 @@ SOD2_INLINE vf vf_load_partial(const float *p, int64_t n, float fill) {
     vf x = vf_splat(fill);
     for (int i = 0; i < SOD2_VL; i++)
         if (i < n) x[i] = p[i];
+    return x;
+#endif
+}
+/* Lanes [first, last) of the floats at p, the others `fill`; memory outside of them is not touched. */
+SOD2_INLINE vf vf_load_between(const float *p, int64_t first, int64_t last, float fill) {
+#if defined(__AVX512F__)
+    const uint32_t below_last = (1u << last) - 1, below_first = (1u << first) - 1;
+    return __builtin_ia32_loadups512_mask(p, vf_splat(fill), (uint16_t)(below_last & ~below_first));
+#elif defined(__AVX2__)
+    const vi mask = vf_lane_below(last) & ~vf_lane_below(first);
+    return vf_select(mask, __builtin_ia32_maskloadps256((const vf *)p, mask), vf_splat(fill));
+#else
+    vf x = vf_splat(fill);
+    for (int i = 0; i < SOD2_VL; i++)
+        if (i >= first && i < last) x[i] = p[i];
     return x;
 #endif
 }
@@ -207,11 +240,11 @@ void sod2_parallel(sod2_pool *pool, int64_t chunks, void (*body)(void *arg, int6
 uint64_t sod2_denormals_off(void);
 void sod2_denormals_restore(uint64_t state);
 
-/* ---- epilogue: what is fused behind a GEMM or a convolution ----------------------------------------------------- */
+/* ---- epilogue: what is fused behind a GEMM, a convolution or a normalisation ------------------------------------- */
 
 /* Receives a tile of a kernel's result while it is hot in L1 and stores it, after applying the fused consumers.
    Element (i, j) of the tile, tile[i * ld + j], is element (row + i, col + j) of matrix `batch` of the output.
-   Convolution: batch = image, row = output channel, col = linear pixel. GEMM: those of C.
+   Convolution: batch = image, row = output channel, col = linear pixel. GEMM: those of C. Normalisation: kernels.h.
    A kernel calls it exactly once for each element, and neither reads nor writes the output itself: the epilogue may
    store in place over a residual which it reads at the same position. NULL stands for a plain store. */
 typedef void (*sod2_epilogue)(const void *args, const float *tile, int64_t ld, int64_t batch, int64_t row, int64_t rows,

@@ -1,7 +1,8 @@
 /* Max and average pooling. Both are separable: for a row of outputs, the input rows under the window are combined into
    one buffered line first, and windows then slide along it. That is kh + kw operations an output instead of kh * kw,
    with unit stride in the larger part. Columns outside the image hold the neutral element in the buffer, so that the
-   sliding needs no test; a window that does not fit the buffer is taken in pieces. */
+   sliding needs no test; a window that does not fit the buffer is taken in pieces. Windows of stride and dilation 1
+   have loops of their own, without what the general ones must find out for each row. */
 #include "kernels.h"
 
 enum {
@@ -26,6 +27,7 @@ static int64_t inside(int64_t start, int64_t step, int64_t count, int64_t low, i
 }
 
 SOD2_INLINE vf neutral(int average) { return vf_splat(average ? 0.0f : -INFINITY); }
+/* A long chain is faster where the total is x: it is `a` that is tested for NaN, and the next test need not wait. */
 SOD2_INLINE vf combine(int average, vf a, vf x) { return average ? a + x : vf_max_nan(a, x); }
 SOD2_INLINE vf load(int average, const float *p, int64_t count) {
     return count == SOD2_VL ? vf_load(p) : vf_load_partial(p, count, neutral(average)[0]);
@@ -62,16 +64,7 @@ SOD2_INLINE void combine_rows(const sod2_pooling *p, int average, const float *p
 /* The elements line[0], line[stride], .. of VL windows' starts; stride 1 and 2 are constants where this is inlined. */
 SOD2_INLINE vf load_strided(const float *line, int64_t stride) {
     if (stride == 1) return vf_load(line);
-#if SOD2_VL == 16
-    if (stride == 2)
-        return __builtin_shufflevector(vf_load(line), vf_load(line + 16), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
-                                       26, 28, 30);
-#elif SOD2_VL == 8
-    if (stride == 2)
-        return __builtin_shufflevector(vf_load(line), vf_load(line + 8), 0, 2, 4, 6, 8, 10, 12, 14);
-#else
-    if (stride == 2) return __builtin_shufflevector(vf_load(line), vf_load(line + 4), 0, 2, 4, 6);
-#endif
+    if (stride == 2) return __builtin_shufflevector(vf_load(line), vf_load(line + SOD2_VL), SOD2_EVEN);
     float lanes[SOD2_VL];
     for (int64_t i = 0; i < SOD2_VL; i++) lanes[i] = line[i * stride];
     return vf_load(lanes);
@@ -130,6 +123,64 @@ SOD2_INLINE void pool_tile(const sod2_pooling *p, int average, const float *plan
     }
 }
 
+/* line[r * ld ..] = VL columns from `column`, combined over the kh rows from top + r, 0 <= r < rows; lanes [begin, end)
+   are in the image, `whole`: all. */
+SOD2_INLINE void combine_dense(const sod2_pooling *p, int average, int whole, int64_t kh, const float *x, int64_t begin,
+                               int64_t end, int64_t top, int64_t rows, float *line, int64_t ld) {
+    const int64_t ih = p->ih, iw = p->iw;
+    const float fill = neutral(average)[0];
+    x += top * iw;
+    for (int64_t r = 0; r < rows; r++, top++, x += iw, line += ld) {
+        vf total = neutral(average);
+        if (top >= 0 && top + kh <= ih) {
+            for (int64_t k = 0; k < kh; k++) {
+                const vf row = whole ? vf_load(x + k * iw) : vf_load_between(x + k * iw, begin, end, fill);
+                total = k == 0 ? row : combine(average, row, total);
+            }
+        } else {
+            for (int64_t k = sod2_imax(0, -top); k < sod2_imin(kh, ih - top); k++)
+                total = combine(average, vf_load_between(x + k * iw, begin, end, fill), total);
+        }
+        vf_store(line, total);
+    }
+}
+
+/* As pool_tile, for stride and dilation 1 and all taps at once; kh and kw are constants where this is inlined. */
+SOD2_INLINE void pool_dense(const sod2_pooling *p, int average, int64_t kh, int64_t kw, const float *plane, int64_t top,
+                            int64_t rows, int64_t first, int64_t count, float *y) {
+    _Alignas(64) float line[ROWS * (LINE + SLACK)];
+    const int64_t width = count + kw - 1, ow = p->ow;
+    const int64_t ld = (width + SOD2_VL - 1) / SOD2_VL * SOD2_VL + SOD2_VL; /* the last vectors read behind */
+    for (int64_t c = 0; c < width; c += SOD2_VL) {
+        const int64_t column = first - p->pl + c, begin = sod2_imin(SOD2_VL, sod2_imax(0, -column));
+        const int64_t end = sod2_imax(begin, sod2_imin(SOD2_VL, p->iw - column));
+        if (end - begin == SOD2_VL)
+            combine_dense(p, average, 1, kh, plane + column, begin, end, top, rows, line + c, ld);
+        else
+            combine_dense(p, average, 0, kh, plane + column, begin, end, top, rows, line + c, ld);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < count; i += SOD2_VL) {
+            const float *x = line + r * ld + i;
+            vf total = vf_load(x);
+            for (int64_t k = 1; k < kw; k++) total = combine(average, vf_load(x + k), total);
+            vf_store_partial(y + r * ow + i, total, sod2_imin(SOD2_VL, count - i));
+        }
+}
+
+/* Some columns of some rows: see pool_tile. */
+SOD2_INLINE void pool_part(const sod2_pooling *p, int average, const float *plane, int64_t top, int64_t rows,
+                           int64_t first, int64_t count, float *y) {
+    if (p->sh != 1 || p->sw != 1 || p->dh != 1 || p->dw != 1 || p->kw > LINE / 2)
+        pool_tile(p, average, plane, top, rows, first, count, y);
+    else if (p->kh == 3 && p->kw == 3)
+        pool_dense(p, average, 3, 3, plane, top, rows, first, count, y);
+    else if (p->kh == 5 && p->kw == 5)
+        pool_dense(p, average, 5, 5, plane, top, rows, first, count, y);
+    else
+        pool_dense(p, average, p->kh, p->kw, plane, top, rows, first, count, y);
+}
+
 /* Sums to means. Between the edges all windows count alike. */
 static void divide_row(const job *j, int64_t top, float *y) {
     const sod2_pooling *p = j->p;
@@ -156,9 +207,9 @@ static void pool_rows(const job *j, const float *plane, int64_t row, int64_t row
     for (int64_t o = 0; o < p->ow; o += tile) {
         int64_t count = sod2_imin(tile, p->ow - o);
         if (j->average)
-            pool_tile(p, 1, plane, top, rows, o, count, y + o);
+            pool_part(p, 1, plane, top, rows, o, count, y + o);
         else
-            pool_tile(p, 0, plane, top, rows, o, count, y + o);
+            pool_part(p, 0, plane, top, rows, o, count, y + o);
     }
     if (j->average)
         for (int64_t r = 0; r < rows; r++) divide_row(j, top + r * p->sh, y + r * p->ow);

@@ -51,7 +51,8 @@ sod2_strips sod2_strips_plan(const sod2_conv *c) {
   lines = (c->oh + s.windows_y - 1) / s.windows_y;
   s.width = columns + more_columns;
   s.lines = lines + more_lines;
-  s.channel = s.row_phases * s.column_phases * s.lines * s.width + SOD2_VL; /* channels are filled by several threads */
+  s.phase = s.lines * s.width + SOD2_VL; /* lines are filled upwards, a vector at a time */
+  s.channel = s.row_phases * s.column_phases * s.phase;
   s.floats = sod2_line(channels * s.channel + SOD2_NR); /* the last vectors read beyond the end */
   return s;
 }
@@ -67,104 +68,107 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
       for (int64_t kx = 0; kx < c->kw; kx++) {
         const int64_t fy = phases_below(ky * c->dh % c->sh, c->kh, c->dh, c->sh);
         const int64_t fx = phases_below(kx * c->dw % c->sw, c->kw, c->dw, c->sw);
-        const int64_t line = (fy * s->column_phases + fx) * s->lines + ky * c->dh / c->sh;
-        *offset++ = (int32_t)(ch * s->channel + line * s->width + kx * c->dw / c->sw);
+        const int64_t phase = ch * s->channel + (fy * s->column_phases + fx) * s->phase;
+        *offset++ = (int32_t)(phase + ky * c->dh / c->sh * s->width + kx * c->dw / c->sw);
       }
 }
 
-#if SOD2_VL == 16
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-#elif SOD2_VL == 8
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15
-#else
-#define EVEN 0, 2, 4, 6
-#define ODD 1, 3, 5, 7
-#endif
-
-/* Vectors below write up to VL - 1 floats too much; strips are written upwards, so the next row overwrites them. */
+/* Vectors below write up to VL - 1 floats too much: of a line, what the next one overwrites. */
 SOD2_INLINE void fill_zero(float *dst, int64_t n) {
   for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
 }
 
-/* dst[i] = x[i * stride]; `readable` floats of x may be read. The same line of the next channel, `ahead` floats on, is
-   fetched: rows of a window are short streams with gaps, which a hardware prefetcher does not follow. */
-SOD2_INLINE void copy_strided(const float *x, int64_t readable, int64_t ahead, int64_t stride, int64_t n, float *dst) {
-  int64_t i = 0;
-  if (stride == 1)
-    for (; i < n && i + SOD2_VL <= readable; i += SOD2_VL) {
-      __builtin_prefetch(x + i + ahead);
-      vf_store(dst + i, vf_load(x + i));
+/* VL columns of a row of `iw` from `column` on, 0 outside of it; `whole`: none is outside. */
+SOD2_INLINE vf load_columns(int whole, const float *row, int64_t column, int64_t iw) {
+  if (whole) return vf_load(row + column);
+  const int64_t first = sod2_imin(SOD2_VL, sod2_imax(0, -column));
+  return vf_load_between(row + column, first, sod2_imax(first, sod2_imin(SOD2_VL, iw - column)), 0);
+}
+
+/* VL columns of each phase, from `column` on. The same place in the next channel, `ahead` floats on, is fetched: rows
+   of a window are short streams with gaps, which a hardware prefetcher does not follow. */
+SOD2_INLINE void copy_vector(int stride, int pair, int whole, const float *row, int64_t column, int64_t iw,
+                             int64_t ahead, float *even, float *odd) {
+  const vf low = load_columns(whole, row, column, iw);
+  __builtin_prefetch(row + column + ahead);
+  if (stride == 1) {
+    vf_store(even, low);
+    return;
+  }
+  const vf high = load_columns(whole, row, column + SOD2_VL, iw);
+  __builtin_prefetch(row + column + ahead + SOD2_VL);
+  vf_store(even, __builtin_shufflevector(low, high, SOD2_EVEN));
+  if (pair) vf_store(odd, __builtin_shufflevector(low, high, SOD2_ODD));
+}
+
+/* Rows of the image, `row_step` apart. Short ones are copied a column of vectors after the other, the last one first:
+   what is written behind a row is the beginning of the next. */
+SOD2_INLINE void copy_rows(int stride, int pair, const sod2_conv *c, const float *x, int64_t row_step, int64_t rows,
+                           int64_t shift, int64_t width, float *even, float *odd) {
+  const int64_t iw = c->iw, step = row_step * iw, ahead = c->ih * iw;
+  if (width <= 4 * SOD2_VL) {
+    for (int64_t j = (width - 1) / SOD2_VL * SOD2_VL; j >= 0; j -= SOD2_VL) {
+      const int64_t column = shift + stride * j;
+      const int whole = column >= 0 && column + stride * SOD2_VL <= iw;
+      for (int64_t i = 0; i < rows; i++)
+        copy_vector(stride, pair, whole, x + i * step, column, iw, ahead, even + i * width + j, odd + i * width + j);
     }
-  if (stride == 2)
-    for (; i < n && 2 * (i + SOD2_VL) <= readable; i += SOD2_VL) {
-      __builtin_prefetch(x + 2 * i + ahead);
-      __builtin_prefetch(x + 2 * i + SOD2_VL + ahead);
-      vf_store(dst + i, __builtin_shufflevector(vf_load(x + 2 * i), vf_load(x + 2 * i + SOD2_VL), EVEN));
-    }
-  for (; i < n; i++) dst[i] = x[i * stride];
+    return;
+  }
+  for (; rows > 0; rows--, x += step, even += width, odd += width) {
+    int64_t j = 0;
+    for (; j < width && shift + stride * j < 0; j += SOD2_VL)
+      copy_vector(stride, pair, 0, x, shift + stride * j, iw, ahead, even + j, odd + j);
+    for (; j < width && shift + stride * (j + SOD2_VL) <= iw; j += SOD2_VL)
+      copy_vector(stride, pair, 1, x, shift + stride * j, iw, ahead, even + j, odd + j);
+    for (; j < width; j += SOD2_VL)
+      copy_vector(stride, pair, 0, x, shift + stride * j, iw, ahead, even + j, odd + j);
+  }
+}
+
+/* As copy_rows, one phase of any column stride. */
+static void copy_strided(const sod2_conv *c, const float *x, int64_t row_step, int64_t rows, int64_t shift,
+                         int64_t width, float *dst) {
+  const int64_t iw = c->iw, sw = c->sw, lo = sod2_imin(width, shift >= 0 ? 0 : (-shift + sw - 1) / sw);
+  const int64_t hi = sod2_imax(lo, sod2_imin(width, iw <= shift ? 0 : (iw - shift + sw - 1) / sw));
+  for (; rows > 0; rows--, x += row_step * iw, dst += width) {
+    for (int64_t j = 0; j < lo; j++) dst[j] = 0;
+    for (int64_t j = lo; j < hi; j++) dst[j] = x[shift + j * sw];
+    for (int64_t j = hi; j < width; j++) dst[j] = 0;
+  }
+}
+
+/* Of `lines` rows from iy on, `row_step` apart: [above, end) lie in the image. */
+static void rows_inside(const sod2_conv *c, int64_t iy, int64_t row_step, int64_t lines, int64_t *above, int64_t *end) {
+  *above = 0, *end = lines;
+  while (*above < lines && iy + *above * row_step < 0) ++*above;
+  while (*end > *above && iy + (*end - 1) * row_step >= c->ih) --*end;
 }
 
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                       int64_t width, float *dst) {
-  int64_t lo = shift >= 0 ? 0 : (-shift + c->sw - 1) / c->sw;
-  int64_t hi = c->iw <= shift ? 0 : (c->iw - shift + c->sw - 1) / c->sw;
-  lo = sod2_imin(lo, width);
-  hi = sod2_imax(lo, sod2_imin(hi, width));
-  const int64_t first = shift + lo * c->sw, readable = c->x + c->n * c->ic * c->ih * c->iw - x;
-  for (int64_t i = 0; i < lines; i++, iy += row_step, dst += width) {
-    if (iy < 0 || iy >= c->ih || lo == hi) {
-      fill_zero(dst, width);
-      continue;
-    }
-    fill_zero(dst, lo);
-    copy_strided(x + iy * c->iw + first, readable - iy * c->iw - first, c->ih * c->iw, c->sw, hi - lo, dst + lo);
-    fill_zero(dst + hi, width - hi);
-  }
-}
-
-/* dst[0 .. n) = 0, and nothing behind. */
-SOD2_INLINE void clear(float *dst, int64_t n) {
-  for (int64_t i = 0; i < n; i += SOD2_VL) vf_store_partial(dst + i, (vf){0}, sod2_imin(SOD2_VL, n - i));
-}
-
-/* even[i] = x[2 i] and odd[i] = x[2 i + 1], i < n, and nothing behind; `readable` and `ahead` as for copy_strided. */
-SOD2_INLINE void copy_pairs(const float *x, int64_t readable, int64_t ahead, int64_t n, float *even, float *odd) {
-  int64_t i = 0;
-  for (; i < n && 2 * (i + SOD2_VL) <= readable; i += SOD2_VL) {
-    const vf low = vf_load(x + 2 * i), high = vf_load(x + 2 * i + SOD2_VL);
-    const vf first = __builtin_shufflevector(low, high, EVEN), second = __builtin_shufflevector(low, high, ODD);
-    __builtin_prefetch(x + 2 * i + ahead);
-    __builtin_prefetch(x + 2 * i + SOD2_VL + ahead);
-    if (n - i >= SOD2_VL) {
-      vf_store(even + i, first), vf_store(odd + i, second);
-    } else {
-      vf_store_partial(even + i, first, n - i), vf_store_partial(odd + i, second, n - i);
-    }
-  }
-  for (; i < n; i++) even[i] = x[2 * i], odd[i] = x[2 * i + 1];
+  int64_t above, end;
+  rows_inside(c, iy, row_step, lines, &above, &end);
+  fill_zero(dst, above * width);
+  x += (iy + above * row_step) * c->iw;
+  float *inside = dst + above * width;
+  if (c->sw == 1)
+    copy_rows(1, 0, c, x, row_step, end - above, shift, width, inside, inside);
+  else if (c->sw == 2)
+    copy_rows(2, 0, c, x, row_step, end - above, shift, width, inside, inside);
+  else
+    copy_strided(c, x, row_step, end - above, shift, width, inside);
+  fill_zero(dst + end * width, (lines - end) * width);
 }
 
 void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                      int64_t width, float *even, float *odd) {
-  const int64_t begin = sod2_imin(width, sod2_imax(0, (1 - shift) / 2)); /* columns shift + 2 j >= 0 */
-  const int64_t before = sod2_imin(begin, sod2_imax(0, -shift / 2));     /* shift + 1 + 2 j >= 0 */
-  const int64_t end = sod2_imax(begin, sod2_imin(width, (c->iw - shift) / 2)); /* shift + 1 + 2 j < iw */
-  const int64_t last = sod2_imax(begin, sod2_imin(width, (c->iw - shift + 1) / 2)); /* shift + 2 j < iw */
-  const int64_t readable = c->x + c->n * c->ic * c->ih * c->iw - x;
-  for (int64_t i = 0; i < lines; i++, iy += row_step, even += width, odd += width) {
-    if (iy < 0 || iy >= c->ih || shift >= c->iw) {
-      clear(even, width), clear(odd, width);
-      continue;
-    }
-    const int64_t at = iy * c->iw + shift;
-    clear(even, begin), clear(odd, before);
-    if (before < begin) odd[before] = shift + 1 + 2 * before < c->iw ? x[at + 1 + 2 * before] : 0.0f;
-    copy_pairs(x + at + 2 * begin, readable - at - 2 * begin, c->ih * c->iw, end - begin, even + begin, odd + begin);
-    if (end < last) even[end] = x[at + 2 * end];
-    clear(even + last, width - last), clear(odd + end, width - end);
-  }
+  int64_t above, end;
+  rows_inside(c, iy, row_step, lines, &above, &end);
+  fill_zero(even, above * width), fill_zero(odd, above * width);
+  copy_rows(2, 1, c, x + (iy + above * row_step) * c->iw, row_step, end - above, shift, width, even + above * width,
+            odd + above * width);
+  fill_zero(even + end * width, (lines - end) * width), fill_zero(odd + end * width, (lines - end) * width);
 }
 
 /* ---- a run over windows ----------------------------------------------------------------------------------------- */
@@ -177,18 +181,19 @@ typedef struct fill_job {
 
 static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   const sod2_conv *c = w->c;
-  const int64_t lines = w->lines + (c->kh - 1) * c->dh / c->sh, size = w->strips->lines * w->strips->width;
+  const int64_t lines = w->lines + (c->kh - 1) * c->dh / c->sh, size = w->strips->phase;
   const int64_t width = w->strips->width, shift = w->x0 * c->sw - c->pl;
+  const int all_rows = w->strips->row_phases == c->sh, all_columns = w->strips->column_phases == c->sw;
   for (int64_t fy = 0; fy < c->sh; fy++) {
-    if (!is_read(fy, c->kh, c->dh, c->sh)) continue;
+    if (!all_rows && !is_read(fy, c->kh, c->dh, c->sh)) continue;
     const int64_t iy = w->y0 * c->sh + fy - c->pt;
-    if (c->sw == 2 && w->strips->column_phases == 2) {
+    if (c->sw == 2 && all_columns) {
       sod2_strip_pair(c, x, iy, c->sh, lines, shift, width, strip, strip + size);
       strip += 2 * size;
       continue;
     }
     for (int64_t fx = 0; fx < c->sw; fx++) {
-      if (!is_read(fx, c->kw, c->dw, c->sw)) continue;
+      if (!all_columns && !is_read(fx, c->kw, c->dw, c->sw)) continue;
       sod2_strip_phase(c, x, iy, c->sh, lines, shift + fx, width, strip);
       strip += size;
     }

@@ -17,7 +17,7 @@ typedef struct sod2_strips {
   int64_t depth;                        /* k: taps of a group */
   int64_t row_phases, column_phases;    /* those that are read */
   int64_t lines, width;                 /* of a phase of a channel */
-  int64_t channel;                      /* floats from channel to channel */
+  int64_t phase, channel;               /* floats from phase to phase and from channel to channel */
   int64_t offsets, floats;              /* floats of the table of offsets and of the strips */
 } sod2_strips;
 
@@ -54,7 +54,7 @@ void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan,
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                       int64_t width, float *dst);
 
-/* Both phases of a column stride of 2 at once, the first of shift `shift`; nothing behind them is overwritten. */
+/* As above, both phases of a column stride of 2 at once, the first of shift `shift`. */
 void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                      int64_t width, float *even, float *odd);
 

@@ -75,6 +75,15 @@ enum { CHAIN = 128 };
   __builtin_prefetch(p, 0, 2);                                                                                        \
   if (SOD2_NR > 16) __builtin_prefetch((p) + 16, 0, 2);
 
+/* One channel of the kernels for Winograd. */
+#define CHANNEL_STEP(R)                                                                                               \
+  COLUMNS(LOAD_B, 0)                                                                                                  \
+  PREFETCH(next)                                                                                                      \
+  next += SOD2_NR;                                                                                                    \
+  ROWS_##R(CHANNEL_ROW)                                                                                               \
+  a++;                                                                                                                \
+  b += SOD2_NR;
+
 #define NOINLINE static __attribute__((noinline))
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
@@ -131,17 +140,11 @@ enum { CHAIN = 128 };
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
                              const float *next) {                                                                     \
     ROWS_##R(ZERO_ROW)                                                                                                \
-    for (; k > 0; k -= SOD2_VL) {                                                                                     \
-      LOOP for (int lane = 0; lane < SOD2_VL; lane++) {                                                               \
-        COLUMNS(LOAD_B, 0)                                                                                            \
-        PREFETCH(next)                                                                                                \
-        next += SOD2_NR;                                                                                              \
-        ROWS_##R(CHANNEL_ROW)                                                                                         \
-        a++;                                                                                                          \
-        b += SOD2_NR;                                                                                                 \
-      }                                                                                                               \
+    for (; k >= SOD2_VL; k -= SOD2_VL) {                                                                              \
+      LOOP for (int lane = 0; lane < SOD2_VL; lane++) { CHANNEL_STEP(R) }                                             \
       a += lda - SOD2_VL;                                                                                             \
     }                                                                                                                 \
+    PLAIN_LOOP for (; k > 0; k--) { CHANNEL_STEP(R) }                                                                 \
     ROWS_##R(STORE_LANES_ROW)                                                                                         \
   }
 

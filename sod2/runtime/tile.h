@@ -37,7 +37,7 @@ typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, cons
 extern const sod2_tile_gather sod2_tile_gather_a[SOD2_MR + 1];
 extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
 
-/* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], k a multiple of VL, B dense; vector j of row i of C is at
+/* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at
    c[j * ldc + i * VL]. `next` is the panel of B that follows: its lines are prefetched, one a step. */
 typedef void (*sod2_tile_lanes)(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,
                                 const float *next);

@@ -1,27 +1,33 @@
 /* Winograd convolution F(m x m, 3 x 3), m = 2, 4, 6: 3x3 kernels of stride 1 with any padding.
 
-   The output is cut into tiles of m x m pixels, which need (m + 2)^2 inputs each and as many multiplications a pair of
-   channels instead of 9 m^2. Lanes are channels in all three stages, so both transforms are straight vector code for
+   The output is cut into tiles of m x m pixels, which need n^2 inputs each, n = m + 2, and as many multiplications a
+   pair of channels instead of 9 m^2. Lanes are channels in all three stages, so both transforms are straight vector code for
    any image size:
-     1. input:    a strip of (m + 2) rows is transposed to [row][column][VL channels], padding as zeros; transformed
+     1. input:    a strip of n rows is transposed to [row][column][VL channels], padding as zeros; transformed
                   down its columns in place, once a column and not once a tile; then along the rows of each tile to
-                  V[xi][channel block][tile][VL], xi < (m + 2)^2.
+                  V[xi][channel block][tile][VL], xi < n^2.
      2. products: for each xi a GEMM of tiles by channels with the weights U[panel][xi][channel][NR], to
                   P[xi][vector of NR][tile][VL].
      3. output:   the inverse, transposed back to rows of pixels for the epilogue.
    Planes of V and P are padded by a cache line, or strides of 4 KB would put all xi into one set of L1.
 
+   A 7x7 convolution of stride 2 is one of 4x4 and stride 1 over four times the channels: the phases of the image,
+   every second line and column of it from line and column 0 or 1 on. For it m is 3 and n is 6; a first layer of three
+   channels then has depth 12, enough for the products to outweigh the transforms.
+
    Work is a block of consecutive tiles. Where weights are small and tiles many, a thread takes a block through all
    stages. Otherwise all threads share one block at a time: they divide the channel blocks of stage 1, then the panels
    of stages 2 and 3, so that each weight is read once. Channels are padded with zeros to whole vectors. */
-#include "conv.h"
+#include "strips.h"
 #include "tile.h"
 #include "tuning.h"
 #include "winograd_transform.h"
 
 enum {
   RUN = 48,        /* output columns transformed at once: a strip stays in L1 */
-  MAX_N = 8,       /* m + 2 */
+  MAX_N = 8,
+  PHASES = 4,      /* of a stride of 2 */
+  PHASE_LD = RUN + 2 * SOD2_VL,
   MAX_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
@@ -34,16 +40,21 @@ static const double BYTES_PER_CYCLE = 6;
 
 typedef struct winograd_plan {
   int64_t tiles_x, tiles;         /* tiles of a row, of an image */
-  int64_t depth, panels;          /* channels padded to VL; panels of NR output channels */
+  int64_t channels, depth, panels; /* inputs; those padded to VL; panels of NR output channels */
   int64_t blocks, block_tiles;    /* blocks of tiles of an image, tiles of the largest */
-  int64_t planes, v, products;    /* (m + 2)^2; floats of V and of P */
+  int64_t planes, v, products;    /* n^2; floats of V and of P */
   int shared;                     /* threads share a block */
 } winograd_plan;
 
+/* Channels of one: its own, or the phases of those. */
+SOD2_INLINE int64_t channels_of(const sod2_conv *c, int m) { return m == 3 ? PHASES * c->ic : c->ic; }
+
 static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
-  winograd_plan p = {.tiles_x = (c->ow + m - 1) / m, .planes = (m + 2) * (m + 2)};
+  const int64_t n = winograd_inputs(m);
+  winograd_plan p = {.tiles_x = (c->ow + m - 1) / m, .planes = n * n};
   p.tiles = p.tiles_x * ((c->oh + m - 1) / m);
-  p.depth = (c->ic + SOD2_VL - 1) / SOD2_VL * SOD2_VL;
+  p.channels = channels_of(c, m);
+  p.depth = (p.channels + SOD2_VL - 1) / SOD2_VL * SOD2_VL;
   p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
   const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4, wanted = 4 * threads;
   int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
@@ -101,18 +112,31 @@ static void load_row(const sod2_conv *c, const float *row, int64_t channels, int
   for (int64_t i = hi * SOD2_VL; i < width * SOD2_VL; i++) dst[i] = 0.0f;
 }
 
+/* The same of one row of the phases of `channels` (<= VL / 4) planes of an image; x is the first of them. */
+static void load_phases(const sod2_conv *c, const float *x, int64_t channels, int64_t iy, int64_t ix, int64_t width,
+                        float *dst) {
+  float lines[SOD2_VL * PHASE_LD], *line = lines;
+  for (int64_t i = 0; i < 2 * channels; i++, line += 2 * PHASE_LD)
+    sod2_strip_pair(c, x + i / 2 * c->ih * c->iw, 2 * iy + i % 2 - c->pt, 0, 1, 2 * ix - c->pl, width, line,
+                    line + PHASE_LD);
+  memset(line, 0, (size_t)(lines + SOD2_VL * PHASE_LD - line) * sizeof *line);
+  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, PHASE_LD, dst + i * SOD2_VL, SOD2_VL);
+}
+
 /* One block of channels of a run; v is the place of the first tile in plane 0. */
 SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winograd_run run, int64_t block, float *v,
                            int64_t plane_step) {
   const sod2_conv *c = job->c;
-  const int n = m + 2;
-  const int64_t width = run.count * m + 2, channels = sod2_imin(SOD2_VL, c->ic - block * SOD2_VL);
-  const float *x = c->x + (image * c->ic + block * SOD2_VL) * c->ih * c->iw;
+  const int n = winograd_inputs(m), lanes = m == 3 ? SOD2_VL / PHASES : SOD2_VL; /* channels of a block */
+  const int64_t width = run.count * m + n - m, channels = sod2_imin(lanes, c->ic - block * lanes);
+  const float *x = c->x + (image * c->ic + block * lanes) * c->ih * c->iw;
   _Alignas(64) float strip[STRIP];
   for (int r = 0; r < n; r++) {
     const int64_t iy = run.ty * m - c->pt + r;
     float *row = strip + r * width * SOD2_VL;
-    if (iy >= 0 && iy < c->ih)
+    if (m == 3)
+      load_phases(c, x, channels, run.ty * m + r, run.tx * m, width, row);
+    else if (iy >= 0 && iy < c->ih)
       load_row(c, x + iy * c->iw, channels, run.tx * m - c->pl, width, row);
     else
       memset(row, 0, (size_t)(width * SOD2_VL) * sizeof *row);
@@ -143,7 +167,7 @@ static void product_stage(const winograd_job *job, int64_t count, int64_t panel,
   for (int64_t xi = 0; xi < p->planes; xi++, u += step, v += p->depth * count + PAD, products += SOD2_NR * count + PAD)
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t t = sod2_block_start(b, count, blocks), height = sod2_block_start(b + 1, count, blocks) - t;
-      sod2_tile_channels[height](p->depth, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL,
+      sod2_tile_channels[height](p->channels, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL,
                                  count * SOD2_VL, u + step);
     }
 }
@@ -152,7 +176,7 @@ static void product_stage(const winograd_job *job, int64_t count, int64_t panel,
 
 /* Inverse of one tile to strip[row][column][VL], `width` columns a row. */
 SOD2_INLINE void output_tile(int m, const float *products, int64_t plane_step, vf *strip, int64_t width) {
-  const int n = m + 2;
+  const int n = winograd_inputs(m);
   vf half[MAX_N * MAX_N];
   for (int j = 0; j < n; j++)
     winograd_output(m, (const vf *)(products + j * plane_step), n * plane_step / SOD2_VL, half + j, n);
@@ -240,9 +264,9 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
    few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
-  const double transform = m == 2 ? 78 : m == 4 ? 223 : 475, tiles = (double)(c->n * p.tiles);
+  const double transform = m == 2 ? 78 : m == 3 ? 320 : m == 4 ? 223 : 475, tiles = (double)(c->n * p.tiles);
   const double weights = (double)(p.planes * p.depth * p.panels * SOD2_NR);
-  const double products = weights / SOD2_NR * (double)c->n * sod2_block_cycles(p.tiles);
+  const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles);
   const double stream = weights * (double)sizeof(float) / BYTES_PER_CYCLE;
   return (products > stream ? products : stream) +
          transform * tiles * ((double)p.depth / SOD2_VL + (double)((c->oc + SOD2_VL - 1) / SOD2_VL));
@@ -264,5 +288,6 @@ static double cost_of(const sod2_conv *c, int m) {
   const sod2_conv_kernel sod2_conv_wino##m = {cost##m, scratch##m, run##m};
 
 DEFINE_VERSION(2)
+DEFINE_VERSION(3)
 DEFINE_VERSION(4)
 DEFINE_VERSION(6)

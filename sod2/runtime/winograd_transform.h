@@ -1,8 +1,8 @@
-/* One-dimensional Winograd transforms F(m, 3), m = 2, 4, 6, on vectors of channels.
+/* One-dimensional Winograd transforms F(m, 3), m = 2, 4, 6, and F(3, 4) on vectors of channels.
 
-   n = m + 2 inputs d[0], d[step], .. The matrices are those of Cook-Toom at the points 0, +-p, .., infinity, with the
+   n = m + 2 inputs, 6 of F(3, 4), d[0], d[step], .. The matrices are those of Cook-Toom at the points 0, +-p, .., infinity, with the
    factors 1/N_j put on the weights (sod2/packing.py holds the same points):
-     m = 2: 1;  m = 4: 5/8, 3/2;  m = 6: 1, 2, 1/2.
+     m = 2: 1;  m = 3, 4: 5/8, 3/2, with the same inputs;  m = 6: 1, 2, 1/2.
    A pair of points +-p shares its even and odd part, which halves the multiplications. The points of m = 4 were
    searched: their rounding error is 3-5 times below that of the usual 1, 2 at the same cost. */
 #ifndef SOD2_WINOGRAD_TRANSFORM_H
@@ -34,6 +34,13 @@ SOD2_INLINE void winograd_input4(const vf *d, int64_t s, vf *o, int64_t t) {
   o[3 * t] = even + 1.5f * odd;
   o[4 * t] = even - 1.5f * odd;
   o[5 * t] = d5 + 0.87890625f * d1 - 2.640625f * d3;
+}
+
+SOD2_INLINE void winograd_output3(const vf *d, int64_t s, vf *o, int64_t t) {
+  const vf s0 = d[s] + d[2 * s], q0 = d[s] - d[2 * s], s1 = d[3 * s] + d[4 * s], q1 = d[3 * s] - d[4 * s];
+  o[0] = d[0] + s0 + s1;
+  o[t] = 0.625f * q0 + 1.5f * q1;
+  o[2 * t] = d[5 * s] + 0.390625f * s0 + 2.25f * s1;
 }
 
 SOD2_INLINE void winograd_output4(const vf *d, int64_t s, vf *o, int64_t t) {
@@ -70,11 +77,14 @@ SOD2_INLINE void winograd_output6(const vf *d, int64_t s, vf *o, int64_t t) {
   o[5 * t] = d[7 * s] + q0 + 32.0f * q1 + 0.03125f * q2;
 }
 
+/* n */
+SOD2_INLINE int winograd_inputs(int m) { return m == 3 ? 6 : m + 2; }
+
 /* m is a constant wherever these are inlined. */
 SOD2_INLINE void winograd_input(int m, const vf *d, int64_t s, vf *o, int64_t t) {
   if (m == 2)
     winograd_input2(d, s, o, t);
-  else if (m == 4)
+  else if (m == 3 || m == 4)
     winograd_input4(d, s, o, t);
   else
     winograd_input6(d, s, o, t);
@@ -83,6 +93,8 @@ SOD2_INLINE void winograd_input(int m, const vf *d, int64_t s, vf *o, int64_t t)
 SOD2_INLINE void winograd_output(int m, const vf *d, int64_t s, vf *o, int64_t t) {
   if (m == 2)
     winograd_output2(d, s, o, t);
+  else if (m == 3)
+    winograd_output3(d, s, o, t);
   else if (m == 4)
     winograd_output4(d, s, o, t);
   else
