@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,21 +20,27 @@ from figures.needs import Needs
 from figures.versus import reported_range
 from models import MODELS
 from models.execute_all import walk
-from sod2 import Options, plan
-from sod2.compiler import Plan
+from sod2 import Options, plan, static_facts
+from sod2.compiler import Know, Plan
 from sod2.fusion import Group
-from sod2.storage import byte_size
+from sod2.storage import Copy, Step, byte_size
 from sod2.symbolic import evaluate
 
 NEEDS = Needs(models=("sde", "codebert", "ranet", "blockdrop"))
 TITLE = "Figure 7. Kernels and intermediate results: without fusion, with static fusion, with RDP's."
-FUSIONS = ("none", "static", "rdp")
-NAMES = ("Original", "SFusion", "RDP")
+VARIANTS: dict[str, tuple[str, Know | None]] = {
+    "Original": ("none", None),
+    "SFusion": ("static", None),
+    "SFusion, values": ("static", partial(static_facts.analyze, values=True)),
+    "RDP": ("rdp", None),
+}
+NAMES = tuple(VARIANTS)
 _CAPTION = (
-    "A layer is a kernel that is launched; shape arithmetic, views and copies of branches are none. Intermediate"
-    " results are the bytes that kernels write, outputs and all branches included, at the middle of each symbol's"
-    " range. SFusion keeps ranks, constant dims, the input's symbols and all values that RDP finds: a stronger opponent"
-    " than shape inference alone. Beside it, the nodes of onnxruntime's optimised graph, constants left out. "
+    "A layer is a kernel that is launched, the copy of an operand into a Concat included; shape arithmetic, views and"
+    " copies of branches are none. Intermediate results are the bytes that kernels write, outputs and all branches"
+    " included, at the middle of each symbol's range. SFusion rewrites and fuses where it suffices to know ranks,"
+    " constant dims, equal names of dims and what else onnx.shape_inference proves, by default and with its propagation"
+    " of run-time values. Beside them, the nodes of onnxruntime's optimised graph, constants left out. "
 )
 
 
@@ -62,27 +69,26 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
     chart = Chart([panel("Layers", "layers"), panel("Intermediate results", "bytes")], label="Over no fusion")
     quantities = "further fewer layers", "further smaller intermediate results"
     paper = [Cell(f"−{reported_range('figure7', 'rdp fusion', quantity)}") for quantity in quantities]
-    summary = [[Cell("Paper"), *[Cell()] * 4, paper[0], *[Cell()] * 3, paper[1]]]
+    summary = [[Cell("Paper"), *[Cell()] * 5, paper[0], Cell(), *[Cell()] * 4, paper[1], Cell()]]
     return Table(TITLE, _columns(), body, summary, [], _CAPTION, chart)
 
 
 def _columns() -> list[Column]:
-    layers = [*NAMES, "ORT's nodes", "RDP over SFusion"]
-    sizes = [*NAMES, "RDP over SFusion"]
+    changes = [f"RDP over {name}" for name in NAMES[1:-1]]
     return [
         Column(("", "Model"), numeric=False),
-        *(Column(("Layers", name)) for name in layers),
-        *(Column(("Intermediate results (MiB)", name)) for name in sizes),
+        *(Column(("Layers", name)) for name in (*NAMES, "ORT's nodes", *changes)),
+        *(Column(("Intermediate results (MiB)", name)) for name in (*NAMES, *changes)),
     ]
 
 
 def _line(model: str, counts: Sequence[Counts]) -> list[Cell]:
-    _, static, rdp = counts
+    _, *static, rdp = counts
     cells = [Cell(MODELS[model].title), *(Cell(str(c.layers), c.layers) for c in counts)]
-    cells.append(Cell(str(nodes := _optimised_nodes(_path(model))), nodes))
-    cells.append(_change(static.layers, rdp.layers))
+    cells.append(Cell(str(nodes := optimised_nodes(_path(model))), nodes))
+    cells += [_change(c.layers, rdp.layers) for c in static]
     cells += [Cell(number(c.bytes / 2**20), c.bytes / 2**20) for c in counts]
-    return [*cells, _change(static.bytes, rdp.bytes)]
+    return [*cells, *(_change(c.bytes, rdp.bytes) for c in static)]
 
 
 def _change(before: int, after: int) -> Cell:
@@ -95,16 +101,25 @@ def _path(model: str) -> Path:
 
 def _counts(model: str) -> list[Counts]:
     middle = {name: (extent.low + extent.high) // 2 for name, extent in MODELS[model].symbols.items()}
-    return [_count(plan(_path(model), Options(fusion=fusion)), middle) for fusion in FUSIONS]
+    return [count(plan(_path(model), Options(fusion=fusion), know), middle) for fusion, know in VARIANTS.values()]
 
 
-def _count(planned: Plan, symbols: dict[str, int]) -> Counts:
-    launched = [step for step in planned.storage.steps if isinstance(step, Group)]
-    sizes = [byte_size(planned.analysis, tensor) for group in launched for tensor in group.outputs]
-    return Counts(len(launched), sum(evaluate(size, symbols) for size in sizes))
+def count(planned: Plan, symbols: dict[str, int]) -> Counts:
+    """The kernels of a plan, and what they write at given values of the symbols."""
+    written = [outputs for step in planned.storage.steps if (outputs := _written(planned, step))]
+    sizes = [byte_size(planned.analysis, tensor) for outputs in written for tensor in outputs]
+    return Counts(len(written), sum(evaluate(size, symbols) for size in sizes))
 
 
-def _optimised_nodes(path: Path) -> int:
+def _written(planned: Plan, step: Step) -> tuple[str, ...]:
+    """The tensors that a launched kernel writes: those of a group, or the operand that is copied into a Concat."""
+    if isinstance(step, Group):
+        return step.outputs
+    joins = isinstance(step, Copy) and (node := planned.graph.producer.get(step.target)) and node.op == "Concat"
+    return (step.source,) if isinstance(step, Copy) and joins else ()
+
+
+def optimised_nodes(path: Path) -> int:
     """Nodes of onnxruntime's optimised graph, sub-graphs included, constants left out."""
     with TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()

@@ -8,9 +8,10 @@ facts["tensor"].shape
 
 from sod2.artifact import CompiledModel, load
 from sod2.compiler import Options, analyze, compile, plan
-from sod2.errors import Error, InputError, ModelError, ToolchainError, UnsupportedError
+from sod2.errors import BudgetError, Error, InputError, ModelError, ToolchainError, UnsupportedError
 
 __all__ = [
+    "BudgetError",
     "CompiledModel",
     "Error",
     "InputError",

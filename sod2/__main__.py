@@ -5,9 +5,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_BUDGET = "most bytes of the arena, such as 64MB or 64MiB: tensors are computed twice for it, or a shape is refused"
 AddParser = Callable[..., argparse.ArgumentParser]  # of the commands
 
 
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--cpu", help="its core by the C compiler's name, e.g. cortex-x1; default: any")
     compile_.add_argument("--cc", help="command of the cross-compiler; default: the first that is found")
     compile_.add_argument("--tuned", type=Path, help="block sizes of kernels that `sod2 tune` found for the machine")
+    compile_.add_argument("--memory-budget", metavar="SIZE", help=_BUDGET)
     _add_options(compile_)
 
     _add_reports(add_parser)
@@ -96,6 +99,7 @@ def _add_reports(add_parser: AddParser) -> None:
         "--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused"
     )
     explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
+    explain.add_argument("--memory-budget", metavar="SIZE", help="--memory, and of the plans that need less")
     explain.add_argument("--control", choices=("switch", "all"), default="switch")
 
     memory = add_parser("memory", help="memory over a range of input sizes, before anything runs")
@@ -163,12 +167,26 @@ def _compile(arguments: argparse.Namespace) -> None:
     target = cross(arguments.target, arguments.cpu, arguments.cc) if arguments.target else host()
     if arguments.tuned:
         target = replace(target, tuned=tune.read(arguments.tuned))
-    out = compiler.build(arguments.model, _options(arguments), target, arguments.output)
+    options = replace(_options(arguments), memory_budget=_bytes(arguments.memory_budget))
+    out = compiler.build(arguments.model, options, target, arguments.output)
     manifest = json.loads((out / "manifest.json").read_text())
     print(
         f"{out}: {manifest['steps']} steps, {manifest['kernels']} generated kernels, "
-        f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {time.perf_counter() - started:.1f} s"
+        f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {_leaner(manifest)}"
+        f"{time.perf_counter() - started:.1f} s"
     )
+
+
+def _bytes(text: str | None) -> int | None:
+    return footprint.parse_bytes(text) if text else None
+
+
+def _leaner(manifest: Mapping[str, Any]) -> str:
+    """How many plans a memory budget may choose from beside the plain one."""
+    if manifest["options"]["memory_budget"] is None:
+        return ""
+    steps = ", ".join(str(table["steps"]) for table in manifest["tables"])
+    return f"leaner plans of {steps} steps, " if steps else "no leaner plan, "
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -236,14 +254,16 @@ def _class(analysis: Analysis, tensor: str) -> str:
 
 def _explain(arguments: argparse.Namespace) -> None:
     plan = (
-        compiler.plan(arguments.model, Options(control=arguments.control))
-        if arguments.show_fusion or arguments.memory
+        compiler.plan(
+            arguments.model, Options(control=arguments.control, memory_budget=_bytes(arguments.memory_budget))
+        )
+        if arguments.show_fusion or arguments.memory or arguments.memory_budget
         else None
     )
     if plan is not None and arguments.show_fusion:
         print(plan.fusion)
-    if plan is not None and arguments.memory:
-        print(plan.storage)
+    if plan is not None and (arguments.memory or arguments.memory_budget):
+        print(plan.storage, *plan.tables, sep="\n")
     if plan is None:
         analysis = compiler.analyze(arguments.model, arguments.control)
         print("\n".join(_tensor_lines(analysis)))
@@ -256,7 +276,7 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 def _memory(arguments: argparse.Namespace) -> None:
     options = _options(arguments)
-    budget = footprint.parse_bytes(arguments.budget) if arguments.budget else None
+    budget = _bytes(arguments.budget)
     plan = compiler.plan(arguments.model, options)
     ranges = footprint.parse_ranges(arguments.range, plan.analysis.symbols)
     print(f"live peak, any path:          {footprint.formula(plan.storage).live_peak} bytes")
@@ -269,7 +289,11 @@ def _memory(arguments: argparse.Namespace) -> None:
     print(f"packed weights:               {model.stats.weight_bytes / 2**20:.2f} MiB")
     print(f"{len(found.points)} sizes were tried; {sum(p.arena is None for p in found.points)} the model refuses")
     if budget is not None:
-        print(f"within {arguments.budget}:", *found.fitting(budget), sep="\n  ")
+        fitting = found.fitting(budget)
+        if not plan.storage.blocks:  # outside the arena no budget can be kept
+            lean = compiler.compile(arguments.model, replace(options, memory_budget=budget), arguments.threads)
+            fitting = footprint.by_table(lean, footprint.scan(lean, plan.analysis, ranges))
+        print(f"within {arguments.budget}:", *fitting, sep="\n  ")
     if arguments.png:
         footprint.draw(found, arguments.png, plan.graph.name, budget)
 

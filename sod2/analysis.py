@@ -7,12 +7,12 @@ from functools import cached_property
 from sod2 import admissible
 from sod2.errors import UnsupportedError
 from sod2.graph import Graph, Guard, Node, Requirement
-from sod2.lattice import Shape, known
+from sod2.lattice import NAC, Shape, known
 from sod2.loops import Varying
 from sod2.minting import Minted, Minting, symbols_in
 from sod2.ops import OPS
 from sod2.ops.op import UNKNOWN_DTYPE, Array, Dynamism, Fact
-from sod2.symbolic import Dim, evaluate
+from sod2.symbolic import Dim, DimTooLargeError, evaluate
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,16 @@ class Analysis:
                 found[tensor] = None
             pending += choice or ()
         return tuple(found)
+
+    def made(self, node: Node) -> Shape:
+        """The shape of a node's first output without what its consumers require of it: if the node vanishes, nothing
+        checks that any more."""
+        if not self.requirements:
+            return self.facts[node.outputs[0]].shape
+        try:
+            return OPS(node).shape(node, self.of(node.inputs))[0]
+        except (UnsupportedError, DimTooLargeError):
+            return NAC
 
     def dims(self, tensor: str) -> tuple[Dim, ...]:
         """A shape that has to be known before execution; UnsupportedError names the tensor and why it is not."""

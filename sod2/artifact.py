@@ -1,7 +1,7 @@
 """Artifacts: the folder a model is compiled into, and the loaded model that Python runs.
 
 manifest.json   inputs, outputs, options, target, versions
-model.c         the generated code, readable
+model.c         the generated code, readable; with a memory budget table1.c and so on are the plans that need less
 weights.bin     packed constants, mapped and shared at run time
 model.so        for Python and for any program that links sod2.h; not when compiled for another machine
 bench           a program of its own that runs samples and measures
@@ -37,7 +37,7 @@ from sod2.codegen.target import (
     link_shared,
     runtime_objects,
 )
-from sod2.errors import Error, InputError, ModelError
+from sod2.errors import BudgetError, Error, InputError, ModelError
 from sod2.graph import Array
 from sod2.memory import live_usage
 from sod2.storage import Step
@@ -55,8 +55,19 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out: Path) -> Path:
-    """Write and compile all files of an artifact; returns `out`, which appears only when it is complete."""
+def write(
+    emission: Emission,
+    peak_first: bool,
+    options: Mapping[str, Any],
+    out: Path,
+    *,
+    leaner: Sequence[Emission] = (),
+    budget: int = 0,
+) -> Path:
+    """Write and compile all files of an artifact; returns `out`, which appears only when it is complete.
+
+    `leaner` are the further tables of a memory `budget` (bytes; 0: none), which have the weights of the first.
+    """
     replaceable = not out.exists() or (out / "manifest.json").is_file() or (out.is_dir() and not any(out.iterdir()))
     if not replaceable:
         raise Error(f"{str(out)!r} exists and is no artifact; give a new name, or an artifact to replace")
@@ -65,9 +76,12 @@ def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out:
     try:
         digest = emission.weights.digest()
         emission.weights.write(work / "weights.bin", digest)
-        (work / "model.c").write_text(model_c.source(emission, digest, peak_first))
-        _compile(emission, work)
-        (work / "manifest.json").write_text(json.dumps(_manifest(emission, options), indent=1, sort_keys=True))
+        sources = [work / (f"table{k}.c" if k else "model.c") for k in range(1 + len(leaner))]
+        for k, (path, table) in enumerate(zip(sources, (emission, *leaner), strict=True)):
+            path.write_text(model_c.source(table, digest, peak_first, table=k, more=k < len(leaner), budget=budget))
+        _compile(emission, sources, work)
+        manifest = {**_manifest(emission, options), "tables": list(map(_schedule, leaner))}
+        (work / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True))
         if out.exists():
             shutil.rmtree(out)
         work.rename(out)
@@ -76,14 +90,14 @@ def write(emission: Emission, peak_first: bool, options: Mapping[str, Any], out:
     return out
 
 
-def _compile(emission: Emission, folder: Path) -> None:
+def _compile(emission: Emission, sources: Sequence[Path], folder: Path) -> None:
     target, cache = emission.target, default_cache() / "objects"
     library = runtime_objects(target, cache)
-    (model,) = compile_objects(target, [folder / "model.c"], [], cache)
+    model = compile_objects(target, sources, [], cache)
     program = compile_objects(target, [RUNTIME / name for name in BENCH_SOURCES], [], cache)
     if target.shared:
-        link_shared(target, [model, *library], folder / "model.so")
-    link_executable(target, [*program, model, *library], folder / "bench", hooked=True)
+        link_shared(target, [*model, *library], folder / "model.so")
+    link_executable(target, [*program, *model, *library], folder / "bench", hooked=True)
 
 
 def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,10 +118,15 @@ def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
         },
         "code": code_digest(),
         "kernels": len(emission.kernels),
-        "steps": len(emission.storage.steps),
-        "work": [_work(step, emission) for step in emission.storage.steps],
         "weight_bytes": emission.weights.size,
+        **_schedule(emission),
     }
+
+
+def _schedule(emission: Emission) -> dict[str, Any]:
+    """What differs between the tables of a memory budget."""
+    steps = emission.storage.steps
+    return {"steps": len(steps), "work": [_work(step, emission) for step in steps]}
 
 
 def _work(step: Step, emission: Emission) -> dict[str, object] | None:
@@ -140,6 +159,7 @@ class Stats(ctypes.Structure):
         ("weight_bytes", ctypes.c_int64),
         ("bind_ns", ctypes.c_int64),
         ("threads", ctypes.c_int32),
+        ("table", ctypes.c_int32),
     )
 
 
@@ -188,7 +208,7 @@ class CompiledModel:
     def _check(self, status: int) -> None:
         if status:
             message = self._library.sod2_message().decode()
-            raise {1: ModelError, 2: InputError}.get(status, Error)(message)
+            raise {1: ModelError, 2: InputError, 4: BudgetError}.get(status, Error)(message)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; arrays must have the declared dtype. Returns fresh arrays, keyed by output name."""
@@ -213,6 +233,12 @@ class CompiledModel:
     def stats(self) -> Stats:
         """Sizes and times at the bound shape."""
         found: Stats = self._library.sod2_get_stats(self._handle)
+        return found
+
+    @property
+    def work(self) -> list[Any]:
+        """The work of every step of the bound plan, as the manifest has it (work.py)."""
+        found: list[Any] = [self.manifest, *self.manifest["tables"]][self.stats.table]["work"]
         return found
 
     def profile(self, inputs: Mapping[str, Array]) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Fuse MatMul - Softmax - MatMul into one Attention node, with the scale, the mask and the transposes around it.
+"""Fuse MatMul - Softmax - MatMul into one Attention node, with the scales, the mask and the transposes around it.
 
 DNNFusion's table forbids fusing two Many-to-Many operators; attention is the known exception that pays: the score
 matrix never exists in memory, and since the kernel takes strides, the transposes that split and join the heads vanish.
@@ -75,6 +75,17 @@ class _Matcher:
                     return product, factor if op == "Mul" else 1 / factor
         return None
 
+    def unscaled(self, tensor: str) -> tuple[str, float]:
+        """What a multiplication by a scalar reads, and the factor; the tensor itself and 1 where there is none."""
+        node = self.only(tensor, "Mul")
+        if node is None:
+            return tensor, 1.0
+        for inner, other in (node.inputs, reversed(node.inputs)):
+            factor = self.scalar(other)
+            if factor and self.keeps_shape(node, inner):
+                return inner, factor
+        return tensor, 1.0
+
     def masked(self, tensor: str) -> tuple[Node, float, str] | None:
         """The scores' MatMul, the scale, and the mask's tensor ("" without one)."""
         direct = self.scaled(tensor)
@@ -85,12 +96,13 @@ class _Matcher:
             return None
         for scores, mask in (add.inputs, reversed(add.inputs)):
             found = self.scaled(scores)
-            if found is not None and self.same_shape(add.outputs[0], scores):
+            if found is not None and self.keeps_shape(add, scores):
                 return *found, mask
         return None
 
-    def same_shape(self, a: str, b: str) -> bool:
-        left, right = self.analysis[a].shape, self.analysis[b].shape
+    def keeps_shape(self, node: Node, operand: str) -> bool:
+        """Whether an element-wise node broadcasts an operand to nothing larger."""
+        left, right = self.analysis.made(node), self.analysis[operand].shape
         if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
             return False
         pairs = zip(left, right, strict=True)
@@ -111,8 +123,8 @@ class _Matcher:
         return self.built(scores, product, scale, mask)
 
     def built(self, scores: Node, product: Node, scale: float, mask: str) -> _Match | None:
-        q, k, v = scores.inputs[0], scores.inputs[1], product.inputs[1]
-        attrs: dict[str, Any] = {"scale": scale}
+        (q, q_scale), (k, k_scale), v = *map(self.unscaled, scores.inputs), product.inputs[1]
+        attrs: dict[str, Any] = {"scale": scale * q_scale * k_scale}
         q, attrs["q_layout"] = self.operand(q)
         v, attrs["v_layout"] = self.operand(v)
         if (rows_first := self.transposed(k, _KEYS)) is not None:

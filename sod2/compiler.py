@@ -20,12 +20,17 @@ from sod2 import (
     frontend,
     functions,
     fusion,
+    group_norm,
+    identities,
     order,
     ranks,
     rdp,
+    rematerialize,
     rewrite,
     sharing,
     simplify,
+    static_facts,
+    unranked,
     versions,
     widening,
 )
@@ -33,12 +38,14 @@ from sod2.artifact import CompiledModel
 from sod2.codegen import model as codegen
 from sod2.codegen.steps import Emission
 from sod2.codegen.target import Target, default_cache, host
-from sod2.errors import Error
+from sod2.errors import Error, UnsupportedError
 from sod2.fusion import FusionPlan
 from sod2.graph import Graph
 from sod2.packing import Tile
 from sod2.rdp import Analysis
+from sod2.rematerialize import Table
 from sod2.storage import Storage
+from sod2.unranked import UnrankedModel
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,11 @@ class Options:
 
     fusion: str = "rdp"  # none | static | rdp
     sep: bool = True  # order the steps for the lowest peak, else the file's order
-    dmp: bool = True  # place buffers from the peak outwards, else best fit as engines do at run time
+    dmp: bool = True  # place first what lives at the peak, else best fit as engines do at run time
     mvc: bool = True  # several versions of a hot kernel, chosen by shape, else one
     control: str = "switch"  # switch | all: run the taken branch, or every branch and pick
     weight_budget: float = 3.0  # packed weights, as a multiple of the raw ones
+    memory_budget: int | None = None  # bytes of the arena, beyond which tensors are computed twice or a shape refused
 
     def __post_init__(self) -> None:
         for name, accepted in (("fusion", ("none", "static", "rdp")), ("control", ("switch", "all"))):
@@ -61,6 +69,8 @@ class Options:
                 raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
         if not isinstance(self.weight_budget, int | float) or not self.weight_budget >= 1:
             raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
+        if self.memory_budget is not None and (type(self.memory_budget) is not int or self.memory_budget < 1):
+            raise Error(f"option memory_budget is {self.memory_budget!r}; accepted are None and bytes from 1 on")
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class Plan:
     analysis: Analysis
     fusion: FusionPlan
     storage: Storage
+    tables: tuple[Table, ...] = ()  # with a memory budget: plans that need less
 
 
 def analyze(source: str | Path | onnx.ModelProto, control: str = "switch") -> Analysis:
@@ -97,32 +108,54 @@ def _ranked(graph: Graph, analysis: Analysis) -> tuple[Graph, Analysis]:
     return graph, analysis
 
 
-_FUSE: dict[str, Callable[[Graph, Analysis], FusionPlan]] = {
-    "none": fusion.separate,
-    "static": lambda graph, analysis: fusion.plan(graph, rdp.analyze_static(graph, analysis)),
-    "rdp": fusion.plan,
-}
+Know = Callable[[Graph], Analysis]
+_KNOW: dict[str, Know | None] = {"none": None, "static": static_facts.analyze, "rdp": rdp.analyze}
 
 
-def plan(source: str | Path | onnx.ModelProto, options: Options | None = None) -> Plan:
-    """All passes up to code generation."""
+def _rewritten(graph: Graph, know: Know) -> Graph:
+    """The graph after every rewriting whose condition is proved."""
+    graph = rewrite.run(identities.drop(graph, know(graph)), analyze=know)
+    for fuse in (group_norm.fuse, attention.fuse, conv_sums.fuse):
+        graph = fuse(graph, know(graph))
+    return graph
+
+
+def _fused(graph: Graph, analysis: Analysis, know: Know | None) -> FusionPlan:
+    if know is None:
+        return fusion.separate(graph, analysis)
+    return fusion.plan(graph, analysis, analysis if know is rdp.analyze else know(graph))
+
+
+def plan(source: str | Path | onnx.ModelProto, options: Options | None = None, know: Know | None = None) -> Plan:
+    """All passes up to code generation. `know` is the analysis that rewriting and fusion rely on, where it is not to be
+    that of the option `fusion`."""
     options = options or Options()
+    know = know or _KNOW[options.fusion]
     graph, _ = _ranked(*_decided(simplify.run(frontend.load(source, options.control))))
-    if options.fusion != "none":
-        graph = rewrite.run(graph)
-        graph = attention.fuse(graph, rdp.analyze(graph))
-        graph = conv_sums.fuse(graph, rdp.analyze(graph))
+    if know is not None:
+        graph = _rewritten(graph, know)
     analysis = rdp.analyze(graph)
     if (wide := widening.run(graph, analysis)) is not graph:
         graph = simplify.fold_constants(wide)
         analysis = rdp.analyze(graph)
-    fused = _FUSE[options.fusion](graph, analysis)
+    fused = _fused(graph, analysis, know)
     arrange = order.near_optimal if options.sep else order.as_given
-    return Plan(graph, analysis, fused, sharing.assign(graph, analysis, arrange(graph, analysis, fused)))
+    order_of_steps = arrange(graph, analysis, fused)
+    storage = sharing.assign(graph, analysis, order_of_steps)
+    if options.memory_budget is None:
+        return Plan(graph, analysis, fused, storage)
+    if outside := next(iter(storage.blocks), None):
+        raise UnsupportedError(f"tensor {outside!r} grows with the trips of a loop: no memory_budget can be kept")
+    return Plan(graph, analysis, fused, storage, rematerialize.tables(analysis, order_of_steps, storage))
 
 
 def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> Emission:
     """All passes and the generated code: what artifact.write turns into files."""
+    return emit_tables(source, options, target)[0]
+
+
+def emit_tables(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> list[Emission]:
+    """The code of the plan, and of those that need less memory within a budget. All have the same weights."""
     planned = plan(source, options)
     tile = Tile(target.lanes, target.mr, target.nr)
     kept = versions.plan(
@@ -133,29 +166,47 @@ def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target)
         several=options.mvc,
         budget=options.weight_budget,
     )
-    emission = Emission(planned.analysis, planned.storage, target, kept)
-    codegen.emit(emission)
-    return emission
+    emissions = [Emission(planned.analysis, planned.storage, target, kept)]
+    for table in planned.tables:
+        versions_of_copies = {copy: kept[node] for copy, node in table.copies.items() if node in kept}
+        shared = emissions[0].weights
+        emissions.append(Emission(table.analysis, table.storage, target, {**kept, **versions_of_copies}, shared))
+    for emission in emissions:
+        codegen.emit(emission)
+    return emissions
 
 
 def build(source: str | Path | onnx.ModelProto, options: Options, target: Target, out: Path) -> Path:
     """Compile a model into the artifact folder `out` (renamed into place when complete); returns it."""
-    return artifact.write(emit(source, options, target), options.dmp, asdict(options), out)
+    emission, *leaner = emit_tables(source, options, target)
+    budget = options.memory_budget or 0
+    return artifact.write(emission, options.dmp, asdict(options), out, leaner=leaner, budget=budget)
 
 
 def compile(source: str | Path | onnx.ModelProto, options: Options | None = None, threads: int = 1) -> CompiledModel:
-    """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2."""
-    options, target = options or Options(), host()
-    folder = default_cache() / "models" / _key(source, options, target)
+    """Compile for this machine and load. Builds are cached by the content of model, options, compiler and sod2.
+
+    A model with an input of no declared rank is compiled when its runs tell the rank (unranked.py).
+    """
+    model, options = frontend.read(source), options or Options()
+    if unranked.inputs(model):
+        return UnrankedModel(model, lambda ranked: _cached(ranked, options), threads)
+    return CompiledModel(_cached(model, options), threads)
+
+
+def _cached(model: onnx.ModelProto, options: Options) -> Path:
+    """The artifact of a model for this machine, built unless it is there."""
+    target = host()
+    folder = default_cache() / "models" / _key(model, options, target)
     if not (folder / "manifest.json").exists():
-        build(source, options, target, folder)
-    return CompiledModel(folder, threads)
+        build(model, options, target, folder)
+    return folder
 
 
-def _key(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> str:
+def _key(model: onnx.ModelProto, options: Options, target: Target) -> str:
     digest = hashlib.sha256(artifact.code_digest().encode())
     digest.update(json.dumps([asdict(options), asdict(target)], sort_keys=True).encode())
-    light, heavy = functions.without_data(frontend.read(source))  # protobuf serializes nothing above 2 GB
+    light, heavy = functions.without_data(model)  # protobuf serializes nothing above 2 GB
     digest.update(light.SerializeToString(deterministic=True))
     for tensor in heavy:
         digest.update(tensor.name.encode())

@@ -2,9 +2,9 @@
 
 The depth of a step is the number of branches around it (loops do not count: they run in place of their branch). The
 depth of a buffer is the least depth of a step that touches it, so that a run which never goes deeper than some depth
-touches no buffer beyond it. runtime/plan.c places the buffers of depth 0 first and those of each further depth around
-them, and maps the arena as far as a depth needs when a branch of that depth is entered: an early exit costs what it
-uses, not what the longest path would.
+touches no buffer beyond it. runtime/arena.c places the outer tiers of depths first and the inner ones around them, and
+runtime/plan.c maps the arena as far as a depth needs when a branch of that depth is entered: an early exit costs what
+it uses, not what the longest path would.
 """
 
 from collections.abc import Collection, Iterator

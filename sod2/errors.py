@@ -17,5 +17,9 @@ class InputError(Error):
     """An input of a run has the wrong name, dtype, rank or shape."""
 
 
+class BudgetError(Error):
+    """A run at these shapes needs more memory than the model's memory budget, whatever is computed twice."""
+
+
 class ToolchainError(Error):
     """No C compiler was found, or it failed."""

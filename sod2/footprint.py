@@ -9,7 +9,7 @@ leaves early touches less.
 Limits: the arena is no formula, so its maximum is that of the sampled sizes, both ends of every range included.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from sod2 import memory
+from sod2 import memory, work
 from sod2.artifact import CompiledModel
-from sod2.errors import Error, InputError
+from sod2.errors import BudgetError, Error, InputError
 from sod2.memory import LiveRange, MemoryPlan
 from sod2.peak import undominated
 from sod2.rdp import Analysis
@@ -82,10 +82,14 @@ def parse_ranges(texts: Sequence[str], symbols: Sequence[str]) -> dict[str, rang
 
 @dataclass(frozen=True)
 class Point:
-    """One sampled size: the symbols' values, and bytes of the arena; None where the model refuses the shape."""
+    """One sampled size: the symbols' values, and bytes of the arena; None where the model refuses the shape.
+
+    With a memory budget also where no table fits; `table` is the one that does.
+    """
 
     symbols: Mapping[str, int]
     arena: int | None
+    table: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,16 @@ class Scan:
         return max(accepted, key=lambda p: p.arena or 0)
 
     def fitting(self, budget: int) -> Iterator[str]:
-        """Which sizes fit a budget of bytes, in lines: intervals of the last symbol, for each value of the others."""
+        """Which sizes fit a budget of bytes."""
+        return self.where(lambda p: p.arena is not None and p.arena <= budget)
+
+    def where(self, holds: Callable[[Point], bool]) -> Iterator[str]:
+        """At which sizes something holds, in lines: intervals of the last symbol, for each value of the others."""
         *outer, last = self.axes
         for values in product(*(self.axes[name] for name in outer)):
             fixed = dict(zip(outer, values, strict=True))
             row = [p for p in self.points if all(p.symbols[k] == v for k, v in fixed.items())]
-            fits = [p.symbols[last] for p in row if p.arena is not None and p.arena <= budget]
+            fits = [p.symbols[last] for p in row if holds(p)]
             place = "".join(f"{k}={v} " for k, v in fixed.items())
             yield f"{place}{last} in {_intervals(fits, self.axes[last])}" if fits else f"{place}no {last}"
 
@@ -139,8 +147,36 @@ def scan(model: CompiledModel, analysis: Analysis, ranges: Mapping[str, range]) 
         symbols = dict(zip(grid, values, strict=True))
         shapes = {v.name: tuple(evaluate(d, symbols) for d in v.shape or ()) for v in analysis.graph.inputs}
         accepted = analysis.admissible(shapes) is None
-        points.append(Point(symbols, model.peak_bytes(shapes) if accepted else None))
+        points.append(_point(model, symbols, shapes) if accepted else Point(symbols, None))
     return Scan({name: grid[name] for name in varying or grid}, tuple(points))
+
+
+def _point(model: CompiledModel, symbols: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> Point:
+    try:
+        return Point(symbols, model.peak_bytes(shapes), model.stats.table)
+    except BudgetError:
+        return Point(symbols, None)
+
+
+def by_table(model: CompiledModel, found: Scan) -> Iterator[str]:
+    """Which sizes fit a model's memory budget: as they are, then by computing tensors twice, and what that costs."""
+    plain: dict[str, Any] = model.manifest
+    for table, schedule in enumerate([plain, *plain["tables"]]):
+        sizes = [p for p in found.points if p.arena is not None and p.table == table]
+        if table == 0:
+            yield from found.where(sizes.__contains__)
+        elif sizes:
+            more = [_operations(schedule, p) / max(_operations(plain, p), 1) - 1 for p in sizes]
+            steps = schedule["steps"] - plain["steps"]
+            cost = f"{steps} more steps, {max(more):.1%} more operations"
+            yield f"by table {table}, which computes tensors twice ({cost}):"
+            yield from (f"  {line}" for line in found.where(sizes.__contains__))
+
+
+def _operations(schedule: Mapping[str, Any], point: Point) -> int:
+    """Operations of all steps at a size, without those whose sizes only execution tells."""
+    known = (work.value(step["flops"], point.symbols) for step in schedule["work"] if step is not None)
+    return sum(flops for flops in known if flops is not None)
 
 
 def draw(found: Scan, path: Path, title: str, budget: int | None = None) -> None:

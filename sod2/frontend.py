@@ -3,7 +3,7 @@
 Local functions are inlined by onnx itself; initializers and Constant nodes become constants; a dim_param becomes an
 expression over symbols (`32*h`), and an unnamed dim a symbol of its own. Tensors and nodes of a branch keep their names
 unless those are taken. With `control="all"` both branches of every If run and a Where picks the result, which is how
-the paper's baselines execute control flow. Loop and Scan are read by loop_frontend.py.
+the paper's baselines execute control flow. Loop and Scan are read by loop_frontend.py, sequences by sequences.py.
 
 Limits: opsets older than 13 are converted by onnx's version converter; sparse initializers are refused.
 """
@@ -18,9 +18,10 @@ import onnx
 import onnx.version_converter
 from onnx import numpy_helper
 
-from sod2 import functions, loop_frontend, old_scan
+from sod2 import functions, loop_frontend, old_scan, sequences
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Array, Graph, Guard, Node, Value
+from sod2.sequences import Elements
 from sod2.symbolic import Dim, as_dim, constant, parse, substitute, symbol
 
 OLDEST_OPSET = 13
@@ -169,6 +170,7 @@ class Reader:
     opset: int
     constants: dict[str, Array] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    sequences: dict[str, Elements] = field(default_factory=dict)  # what each holds, by its own name
     switches: dict[tuple[str, str, Guard], tuple[str, str]] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
@@ -187,13 +189,12 @@ class Reader:
         stored = {t.name for t in proto.initializer}
         inputs = [self.input(v, scope) for v in proto.input if v.name not in stored]
         self.body(proto, scope)
-        outputs = tuple(self.lookup(o.name, scope, f"output {o.name!r} of the graph") for o in proto.output)
+        wheres = [(o.name, f"output {o.name!r} of the graph") for o in proto.output]
+        outputs = tuple(self.tensor(self.lookup(name, scope, where), where) for name, where in wheres)
         return Graph(proto.name or "model", tuple(inputs), outputs, tuple(scope.nodes), self.constants, opset)
 
     def input(self, value: onnx.ValueInfoProto, scope: Scope) -> Value:
-        if not value.type.HasField("tensor_type"):
-            raise UnsupportedError(f"input {value.name!r} is not a tensor; sequences and optionals are not supported")
-        tensor = value.type.tensor_type
+        tensor = sequences.declared(value)
         self.define(value.name, scope)
         shape = dims_of(value.name, tensor.shape) if tensor.HasField("shape") else None
         return Value(value.name, _dtype(tensor, value.name), shape)
@@ -217,6 +218,8 @@ class Reader:
         inputs = tuple(self.lookup(t, scope, where) if t else "" for t in proto.input)
         if proto.op_type == "If" and proto.domain in ("", "ai.onnx"):
             self.branches(proto, label, inputs[0], scope)
+            return
+        if sequences.read(self, proto, label, inputs, scope):
             return
         if proto.op_type in loop_frontend.READ and proto.domain in ("", "ai.onnx", "sod2"):
             loop_frontend.READ[proto.op_type](self, proto, label, inputs, scope)
@@ -259,10 +262,18 @@ class Reader:
         if scope.outer is None:
             raise ModelError(f"{reader} reads tensor {name!r}, which nothing before it defines")
         captured = self.lookup(name, scope.outer, reader)
-        if scope.predicate and captured not in self.constants:
+        if scope.predicate and captured in self.sequences:
+            captured = sequences.switched(self, captured, scope)
+        elif scope.predicate and captured and captured not in self.constants:
             captured = self.switch(captured, scope)
         scope.names[name] = captured
         return captured
+
+    def tensor(self, name: str, where: str) -> str:
+        """A name that was looked up, of a tensor; UnsupportedError for a sequence or an optional without element."""
+        if name in self.sequences or not name:
+            raise UnsupportedError(f"{where} is {name!r}, a sequence or an absent tensor; tensors are supported")
+        return name
 
     def switch(self, tensor: str, scope: Scope) -> str:
         """The output of Switch(predicate, tensor) that belongs to this branch."""
@@ -286,9 +297,20 @@ class Reader:
             self.body(graphs[attribute], inner)
             results.append([self.lookup(o.name, inner, f"{attribute} of {label!r}") for o in graphs[attribute].output])
         for name, a, b in zip(proto.output, *results, strict=True):
-            op = "Combine" if switched else "Where"
-            node = self.unique(f"node:{op}/{name}").removeprefix("node:")
-            scope.nodes.append(Node(node, op, (predicate, a, b), (self.define(name, scope),), {}, scope.guard))
+            self.join("Combine" if switched else "Where", (predicate, a, b), self.define(name, scope), scope)
+
+    def join(self, op: str, operands: tuple[str, str, str], output: str, scope: Scope) -> None:
+        """The result of one branch or the other, `operands` behind the predicate; of a sequence each of its tensors."""
+        predicate, a, b = operands
+        if not self.sequences.keys().isdisjoint((a, b)) or not a or not b:
+            found = []
+            for k, pair in enumerate(sequences.pairs(self, a, b, repr(output))):
+                found.append(self.unique(f"{output}[{k}]"))
+                self.join(op, (predicate, *pair), found[-1], scope)
+            self.sequences[output] = tuple(found)
+            return
+        node = self.unique(f"node:{op}/{output}").removeprefix("node:")
+        scope.nodes.append(Node(node, op, operands, (output,), {}, scope.guard))
 
 
 def _trim(tensors: Sequence[str]) -> tuple[str, ...]:

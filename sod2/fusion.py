@@ -10,7 +10,8 @@ to successors, then to predecessors, as long as the combination is legal:
   elements would be computed again for every element of a broadcast only if they are cheap.
 - Nothing crosses a branch of control flow, and no cycle between groups may arise.
 
-`fusion: none` makes every node its own group; `static` and `rdp` are this algorithm on poorer and richer facts.
+`fusion: none` makes every node its own group; `static` and `rdp` are this algorithm on poorer and richer facts: which
+nodes run and what their kernels can do is the same for both, what is proved of dims is not.
 Views (Reshape, Switch, ...) and tensors whose value RDP knows need no kernel and belong to no group.
 """
 
@@ -86,6 +87,7 @@ def live_nodes(graph: Graph, analysis: Analysis) -> tuple[Node, ...]:
 class _Fuser:
     graph: Graph
     analysis: Analysis
+    facts: Analysis  # what fusion may know of dims: RDP's facts, or fewer
     nodes: tuple[Node, ...]
     group_of: dict[str, int] = field(default_factory=dict)  # node name -> group number
     members: dict[int, list[Node]] = field(default_factory=dict)
@@ -108,9 +110,9 @@ class _Fuser:
         return OPS(node).is_anchor(node, self.analysis.of(node.inputs))
 
     def dims(self, tensor: str) -> tuple[Dim, ...] | None:
-        shape = self.analysis[tensor].shape
+        shape = self.facts[tensor].shape
         known = isinstance(shape, tuple) and all(isinstance(d, Dim) for d in shape)
-        return self.analysis[tensor].dims if known else None
+        return self.facts[tensor].dims if known else None
 
     def start(self, node: Node) -> int:
         """Open a group with one node."""
@@ -210,7 +212,7 @@ class _Fuser:
         if space is None:
             return self.refuse(number, node, "the group's dims are not known")
         pattern = self.operand_pattern(node.outputs[0], space)
-        if isinstance(pattern, str) or len(self.analysis[node.outputs[0]].dims) != len(space) or not all(pattern):
+        if isinstance(pattern, str) or self.facts[node.outputs[0]].rank != len(space) or not all(pattern):
             return self.refuse(
                 number, node, f"its output has not provably the group's dims [{', '.join(map(str, space))}]"
             )
@@ -342,9 +344,9 @@ def _in_order(groups: Sequence[Group], nodes: Sequence[Node], analysis: Analysis
     return tuple(order)
 
 
-def plan(graph: Graph, analysis: Analysis) -> FusionPlan:
-    """Fuse under the given facts."""
-    fuser = _Fuser(graph, analysis, live_nodes(graph, analysis))
+def plan(graph: Graph, analysis: Analysis, facts: Analysis) -> FusionPlan:
+    """Fuse where `facts` prove that it is legal; `analysis` says which nodes run and what their kernels can do."""
+    fuser = _Fuser(graph, analysis, facts, live_nodes(graph, analysis))
     fuser.fuse()
     apart = {
         (a, b): reason for (a, b), reason in fuser.refusals.items() if fuser.group_of.get(a) != fuser.group_of.get(b)
@@ -354,7 +356,7 @@ def plan(graph: Graph, analysis: Analysis) -> FusionPlan:
 
 def separate(graph: Graph, analysis: Analysis) -> FusionPlan:
     """`fusion: none`: every node is a group of its own."""
-    fuser = _Fuser(graph, analysis, live_nodes(graph, analysis))
+    fuser = _Fuser(graph, analysis, analysis, live_nodes(graph, analysis))
     for node in fuser.nodes:
         if not fuser.is_view(node):
             fuser.start(node)

@@ -64,7 +64,8 @@ class _Body:
         """Read the nodes of the body; the graph's names of its outputs."""
         self.reader.body(self.proto, self.inner)
         where = f"the body of {self.label!r}"
-        return [self.reader.lookup(o.name, self.inner, where) for o in self.proto.output]
+        found = (self.reader.lookup(o.name, self.inner, where) for o in self.proto.output)
+        return [self.reader.tensor(name, f"a result of {where}") for name in found]
 
     def close(
         self, inputs: Sequence[str], states: Sequence[str], results: Sequence[str], outputs: Sequence[str]

@@ -7,24 +7,26 @@ A buffer lives from the first step that writes it to the last that reads it, bot
 - the arena, what a placement needs once the sizes are known. Placing happens at run time in runtime/arena.c; here is
   its twin in Python for reports and tests, equal to the last byte.
 
-`place_peak_first` is the paper's dynamic memory planning: from the step of peak usage outwards, each buffer into the
-lowest gap among those that overlap it in time; more orders are tried when that is not optimal, best fit among them, so
-that it is never worse. `place_best_fit` is what engines do without a plan: in order of first use, the smallest gap.
-Both place around buffers that are `given`, as sizes become known that only execution tells.
+`place_peak_first` is the paper's dynamic memory planning: what lives where most is used comes first, each buffer into
+the lowest gap among those that overlap it in time; more orders are tried when that is not optimal, best fit among them,
+so that it is never worse. `place_best_fit` is what engines do without a plan: in order of first use, the smallest gap.
+Both place around buffers that are `given`, as sizes become known that only execution tells. `place_by_depth` lets runs
+that enter few branches need little.
 Limits: the live peak counts bytes as they are, while the arena rounds every buffer up to ALIGN.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from sod2.peak import undominated
 from sod2.symbolic import Dim, compile_dims, constant, le, maximum
 
 ALIGN = 64  # SOD2_ALIGN of runtime/program.h
-DEPTH_COST, DEPTH_GAIN, ROUNDS, FEW = 8, 2, 4, 256  # of runtime/arena.c
+DEPTH_COST, DEPTH_GAIN, ENOUGH, ROUNDS, WORK = 8, 2, 128, 4, 40000  # of runtime/arena.c
 Span = tuple[int, int]  # first and last step of a buffer
 Given = Mapping[int, int]  # offsets of buffers that are placed already, by number
 _NONE: Given = {}
@@ -126,83 +128,107 @@ def live_usage(spans: Sequence[Span], sizes: Sequence[int]) -> list[int]:
 
 
 def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
-    """Offsets for buffers of known sizes in bytes, from the step of peak usage outwards; the given ones stay."""
-    usage = live_usage(spans, sizes)
-    floor = max(usage, default=0)
-    peak = usage.index(floor) if usage else 0
-    indices = [i for i, size in enumerate(sizes) if size > 0 and i not in given]
+    """Offsets for buffers of known sizes in bytes (>= 0, rounded up to ALIGN), a span being the first and last step.
 
-    def outwards(i: int) -> tuple[int, float]:
-        first, last = spans[i]
-        distance = first - peak if first > peak else max(peak - last, 0)
-        return distance, -float(_rounded(sizes[i])) * (last - first + 1)
-
-    def by_size(i: int) -> float:
-        return -float(_rounded(sizes[i]))
-
-    best = _improve(spans, sizes, sorted(indices, key=outwards), given, floor)
-    if best.arena > floor:
-        best = _smaller(best, _improve(spans, sizes, sorted(indices, key=by_size), given, floor))
-    if best.arena > floor:
-        best = _smaller(best, place_best_fit(spans, sizes, given))
-    return best
+    `given` are offsets of buffers that are placed already; like those of empty buffers they stay. ValueError when spans
+    and sizes differ in number.
+    """
+    return _place_together(_Problem(spans, sizes, (0,) * len(sizes), given))
 
 
 def place_best_fit(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
     """Offsets for buffers of known sizes in bytes, each at its first step into the smallest gap that holds it."""
-    offsets, placed, arena = _given(spans, sizes, given)
-    for i in sorted((i for i, size in enumerate(sizes) if size > 0 and i not in given), key=lambda i: spans[i][0]):
-        first, last = spans[i]
-        placed = [slot for slot in placed if slot.last >= first]
-        live = [slot for slot in placed if slot.first <= last]
-        size, end = _rounded(sizes[i]), max((slot.end for slot in live), default=0)
-        begin = min(_gaps(live, arena, size), default=(0, end))[1]
-        offsets[i] = begin
-        arena = max(arena, begin + size)
-        _insert(placed, _Slot(begin, begin + size, first, last))
-    return Placement(arena, tuple(offsets))
+    problem = _Problem(spans, sizes, (0,) * len(sizes), given)
+    return problem.placed(problem.by_first, _best_fit)
 
 
 def place_by_depth(
     spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int]
 ) -> tuple[Placement, tuple[int, ...]]:
-    """From the outermost level of branches inwards, where that costs the longest path little and spares others much.
+    """From the outermost tier of branches inwards, where that costs the longest path little.
 
     Beside the placement, for each depth the arena of a run that touches no deeper buffer.
     """
-    together, depths = place_peak_first(spans, sizes), max(depth_of, default=0) + 1
-    given: Given = {}
-    ends = []
-    for depth in range(depths):
-        known = [size if d <= depth else 0 for size, d in zip(sizes, depth_of, strict=True)]
-        apart = place_peak_first(spans, known, given)
-        given = {i: apart.offsets[i] for i, d in enumerate(depth_of) if d <= depth}
-        ends.append(apart.arena)
-    is_cheap = apart.arena <= together.arena + together.arena // DEPTH_COST
-    if apart.arena <= together.arena or (is_cheap and ends[0] <= together.arena // DEPTH_GAIN):
-        return apart, tuple(ends)
-    return together, (together.arena,) * depths
+    problem = _Problem(spans, sizes, depth_of, _NONE)
+    peak, is_one = problem.floor[-1], len(problem.floor) == 1
+    found = _place_together(problem) if is_one else _search(problem)
+    if not is_one and found.arena > peak + peak // DEPTH_COST:
+        found = _smaller(found, place_peak_first(spans, sizes))
+    depths = range(max(depth_of, default=0) + 1)
+    ends = [(d, found.offsets[i] + problem.sizes[i]) for i, d in enumerate(depth_of) if problem.sizes[i]]
+    return found, tuple(max((end for d, end in ends if d <= depth), default=0) for depth in depths)
 
 
 class _Slot(NamedTuple):
     begin: int
     end: int
-    first: int
-    last: int
 
 
-def _insert(placed: list[_Slot], slot: _Slot) -> None:
-    """Keep the slots sorted by begin; an equal one goes behind."""
-    placed.insert(bisect_right(placed, slot.begin, key=lambda s: s.begin), slot)
+class _Problem:
+    """What is placed, and the facts on which orders rest; `problem` of runtime/arena.c."""
 
+    def __init__(self, spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int], given: Given) -> None:
+        self.spans = list(spans)
+        self.sizes = [_rounded(size) for _, size in zip(spans, sizes, strict=True)]
+        self.given = given
+        self.by_first = sorted((i for i, size in enumerate(self.sizes) if size > 0), key=lambda i: spans[i][0])
+        self.first_at = [spans[i][0] for i in self.by_first]
+        self.older = [list[int]() for _ in range(max((last for _, last in spans), default=-1) + 1)]
+        for i in self.by_first:
+            for step in range(spans[i][0] + 1, spans[i][1] + 1):
+                self.older[step].append(i)
+        self.work = 0
+        self._fill_tiers(depth_of)
 
-def _given(spans: Sequence[Span], sizes: Sequence[int], given: Given) -> tuple[list[int], list[_Slot], int]:
-    """Offsets, slots and arena of the buffers that are placed already."""
-    offsets, placed = [given.get(i, 0) for i in range(len(sizes))], list[_Slot]()
-    for i, begin in sorted(given.items()):
-        if sizes[i] > 0:
-            _insert(placed, _Slot(begin, begin + _rounded(sizes[i]), *spans[i]))
-    return offsets, placed, max((slot.end for slot in placed), default=0)
+    def _fill_tiers(self, depth_of: Sequence[int]) -> None:
+        """Tiers of depths, their floors, and the largest usage that each buffer sees."""
+        usages = [self._usage(depth_of, depth) for depth in range(max(depth_of, default=0) + 1)]
+        peaks = [max(usage, default=0) for usage in usages]
+        tier_of, outer = list[int](), 0
+        for depth, peak in enumerate(peaks):
+            begins = depth == 0 or peak >= DEPTH_GAIN * outer
+            tier_of.append((tier_of[-1] if tier_of else -1) + begins)
+            outer = peak if begins else outer
+        ends = {tier: depth for depth, tier in enumerate(tier_of)}
+        self.floor = [peaks[depth] for depth in ends.values()]
+        self.tier_of = [tier_of[depth] for depth in depth_of]
+        self.most = [
+            max(usages[ends[tier]][first : last + 1])
+            for tier, (first, last) in zip(self.tier_of, self.spans, strict=True)
+        ]
+
+    def _usage(self, depth_of: Sequence[int], depth: int) -> list[int]:
+        return live_usage(self.spans, [size if d <= depth else 0 for size, d in zip(self.sizes, depth_of, strict=True)])
+
+    def ranked(self, weight: Callable[[int], float]) -> list[list[int]]:
+        """The buffers to be placed, tier by tier, by weight; in ties the one that begins earlier is first."""
+        open_ = [i for i in self.by_first if i not in self.given]
+        return [
+            sorted((i for i in open_ if self.tier_of[i] == tier), key=weight, reverse=True)
+            for tier in range(len(self.floor))
+        ]
+
+    def advanced(self, tier: int, order: Sequence[int], offsets: Sequence[int]) -> list[int]:
+        """The order of a tier in which what ended above its live peak is half way to the front."""
+        late = [offsets[i] + self.sizes[i] > self.floor[tier] for i in order]
+        keys = {i: (k // 2, 0) if is_late else (k, 1) for k, (i, is_late) in enumerate(zip(order, late, strict=True))}
+        return sorted(order, key=keys.__getitem__)
+
+    def placed(self, order: Iterable[int], choose: Callable[[list[_Slot], int, int], int]) -> Placement:
+        """Every buffer of an order where `choose` puts it, among the placed ones that overlap it in time."""
+        offsets = [self.given.get(i, -1 if size > 0 else 0) for i, size in enumerate(self.sizes)]
+        arena = max((offsets[i] + self.sizes[i] for i in self.given if self.sizes[i] > 0), default=0)
+        for i in order:
+            if offsets[i] >= 0:
+                continue  # given
+            first, last = self.spans[i]
+            begun = self.by_first[bisect_left(self.first_at, first) : bisect_right(self.first_at, last)]
+            self.work += len(begun) + len(self.older[first])
+            live = (j for j in (*self.older[first], *begun) if offsets[j] >= 0)
+            slots = sorted(_Slot(offsets[j], offsets[j] + self.sizes[j]) for j in live)
+            offsets[i] = choose(slots, self.sizes[i], arena)
+            arena = max(arena, offsets[i] + self.sizes[i])
+        return Placement(arena, tuple(offsets))
 
 
 def _rounded(size: int) -> int:
@@ -213,47 +239,50 @@ def _smaller(a: Placement, b: Placement) -> Placement:
     return b if b.arena < a.arena else a
 
 
-def _gaps(live: Iterable[_Slot], arena: int, size: int) -> list[tuple[int, int]]:
-    """Length and begin of the free gaps that hold `size` bytes, the one at the arena's end included."""
-    gaps = []
+def _lowest(live: Sequence[_Slot], size: int, _: int) -> int:
+    """The begin of the lowest gap that holds `size` bytes."""
     end = 0
-    for slot in [*live, _Slot(arena, arena, 0, 0)]:
+    for slot in live:
+        if slot.begin - end >= size:
+            break
+        end = max(end, slot.end)
+    return end
+
+
+def _best_fit(live: Sequence[_Slot], size: int, arena: int) -> int:
+    """The begin of the smallest gap, the one at the arena's end included; where none is large enough, behind all."""
+    gaps, end = list[tuple[int, int]](), 0
+    for slot in (*live, _Slot(arena, arena)):
         if slot.begin - end >= size:
             gaps.append((slot.begin - end, end))
         end = max(end, slot.end)
-    return gaps
+    return min(gaps, default=(0, max((slot.end for slot in live), default=0)))[1]
 
 
-def _place_lowest(spans: Sequence[Span], sizes: Sequence[int], order: Iterable[int], given: Given) -> Placement:
-    """Give every buffer, in this order, the lowest gap among the placed buffers that overlap it in time."""
-    offsets, placed, arena = _given(spans, sizes, given)
-    for i in order:
-        first, last = spans[i]
-        size, begin = _rounded(sizes[i]), 0
-        for other in placed:
-            if other.last < first or other.first > last:
-                continue
-            if other.begin - begin >= size:
-                break
-            begin = max(begin, other.end)
-        offsets[i] = begin
-        arena = max(arena, begin + size)
-        _insert(placed, _Slot(begin, begin + size, first, last))
-    return Placement(arena, tuple(offsets))
-
-
-def _improve(spans: Sequence[Span], sizes: Sequence[int], order: list[int], given: Given, floor: int) -> Placement:
-    """Place in an order, and again and again with what ends above `floor` half way to the front; the smallest arena."""
-    best = placed = _place_lowest(spans, sizes, order, given)
-    for _ in range(1, 1 if given else max(1, ROUNDS * FEW // max(FEW, len(order)))):
-        if best.arena <= floor:
-            break
-        for i, buffer in enumerate(order):
-            if placed.offsets[buffer] + _rounded(sizes[buffer]) > floor:
-                order.insert(i // 2, order.pop(i))
-        placed = _place_lowest(spans, sizes, order, given)
-        best = _smaller(best, placed)
+def _search(problem: _Problem) -> Placement:
+    """The smallest arena of the orders that are tried, in turns."""
+    by_product = problem.ranked(lambda i: float(problem.most[i]) * float(problem.sizes[i]))
+    by_usage = problem.ranked(lambda i: float(problem.most[i]))
+    orders = [by_product, by_usage] if len(problem.floor) == 1 else [by_usage, by_product]
+    peak = problem.floor[-1]
+    best: Placement | None = None
+    for _ in range(1 if problem.given else ROUNDS):
+        for k, order in enumerate(orders):
+            found = problem.placed(chain(*order), _lowest)
+            best = found if best is None else _smaller(best, found)
+            if best.arena <= peak + peak // ENOUGH or problem.work > WORK:
+                return best
+            orders[k] = [problem.advanced(tier, part, found.offsets) for tier, part in enumerate(order)]
+    assert best is not None
     return best
+
+
+def _place_together(problem: _Problem) -> Placement:
+    """The search, and best fit where that does not reach the live peak."""
+    found = _search(problem)
+    if found.arena <= problem.floor[0]:
+        return found
+    return _smaller(found, problem.placed(problem.by_first, _best_fit))
 
 
 def _spans(ranges: Sequence[LiveRange]) -> list[Span]:

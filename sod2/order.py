@@ -7,6 +7,7 @@ tensors behind views: a Combine stays an item because its output may need a copy
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from sod2 import loop_storage, schedule, streaming
@@ -14,6 +15,7 @@ from sod2.fusion import FusionPlan, Group, live_nodes
 from sod2.graph import Graph, Node
 from sod2.minting import Mint
 from sod2.ops import OPS
+from sod2.peak import Environment
 from sod2.rdp import Analysis
 from sod2.schedule import Item
 from sod2.storage import JOINTS, byte_size
@@ -112,10 +114,12 @@ def near_optimal(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
     return tuple(things[k] for k in order)
 
 
-def subgraphs(graph: Graph, analysis: Analysis, fused: FusionPlan) -> list[tuple[Order, float]]:
-    """What SEP orders on its own, each in its order, and its gap (schedule.Subgraph)."""
+def subgraphs(
+    graph: Graph, analysis: Analysis, fused: FusionPlan, checked: Sequence[Environment] = ()
+) -> list[tuple[Order, float]]:
+    """What SEP orders on its own, each in its order, and its gap (schedule.Subgraph), taken at `checked` too."""
     streamed = streaming.pair(graph, analysis, fused)
-    things, found = _scheduled(schedule.subgraphs, graph, analysis, streamed)
+    things, found = _scheduled(partial(schedule.subgraphs, checked=checked), graph, analysis, streamed)
     return [(tuple(things[k] for k in part.items), part.gap) for part in found]
 
 

@@ -42,7 +42,7 @@ from sod2.ops import OPS
 from sod2.ops.op import UNKNOWN_DTYPE, Fact, Op, TensorValue
 from sod2.symbolic import Dim, DimTooLargeError, as_dim, eq, symbol
 
-__all__ = ["Analysis", "analyze", "analyze_static", "constant_fact"]
+__all__ = ["Analysis", "analyze", "constant_fact"]
 
 _MAX_VALUE = 1024  # elements of a value that is propagated; shape arithmetic is far smaller
 
@@ -413,35 +413,3 @@ def _fixed_point(graph: Graph, lows: Mapping[str, int], varying: Mapping[str, Va
     reasons = {t: why for t, why in solver.reasons.items() if t in unchecked or t in open_facts}
     minting = Minting(graph, solver.facts, solver.minted)
     return Analysis(graph, solver.facts, solver.needed(), reasons, minting, varying, unchecked, solver.impossible)
-
-
-def analyze_static(graph: Graph, full: Analysis) -> Analysis:
-    """What a compiler without symbolic analysis knows (`fusion: static`): ranks, constant dims and the input's symbols.
-
-    Shapes are found forward only and without values, as by onnx.shape_inference; every dim that would be an expression
-    is a fresh symbol of the tensor that brings it, which element-wise operators hand on. The values are those of
-    `full`, the analysis that the later passes use: all passes have to agree on which nodes run.
-    """
-    solver = _Static(graph, varying=full.varying)
-    solver.start()
-    for node in graph.nodes:
-        solver.visit(node)
-    facts = {t: replace(f, value=full[t].value) for t, f in solver.facts.items()}
-    return Analysis(graph, facts, (), solver.reasons, full.minting)
-
-
-@dataclass
-class _Static(_Solver):
-    def update(self, node: Node, tensor: str, fact: Fact) -> bool:
-        shape = fact.shape
-        if isinstance(shape, tuple):
-            shape = tuple(
-                d if isinstance(d, Dim) and (d.is_constant or d.is_symbol) else symbol(f"{tensor}.{k}")
-                for k, d in enumerate(shape)
-            )
-        numeric = isinstance(fact.value, np.ndarray) and fact.value.dtype != object
-        self.facts[tensor] = Fact(fact.dtype, shape, fact.value if numeric else NAC)
-        return True
-
-    def backward(self, node: Node, op: Op, x: list[Fact | None], y: list[Fact | None]) -> set[str]:
-        return set()

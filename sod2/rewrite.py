@@ -14,7 +14,7 @@ Limits: one cost for all hardware (operations per element as in Op.cost, 2mnk fo
 the order of the file, until none does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import permutations
@@ -297,11 +297,11 @@ def _identity(node: Node) -> str:
     return repr((node.op, node.domain, node.inputs, sorted(attrs.items()), node.guard, absent))
 
 
-def run(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
-    """The graph after all rewritings that pay."""
+def run(graph: Graph, rules: Sequence[Rule] = RULES, analyze: Callable[[Graph], Analysis] = rdp.analyze) -> Graph:
+    """The graph after all rewritings that provably pay, given what `analyze` proves."""
     graph, by_root = merge_equal(graph), _by_root(rules)
     for _ in range(_ROUNDS):
-        better = _round(_Rewriter(graph, rdp.analyze(graph), by_root))
+        better = _round(_Rewriter(graph, analyze(graph), by_root))
         if better is graph:
             return graph
         graph = merge_equal(without_dead(fold_constants(better)))

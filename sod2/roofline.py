@@ -80,7 +80,7 @@ def measure(model: CompiledModel, inputs: Mapping[str, Array], repeats: int = 1)
     limits.append(model.limits())
     ceiling, bound = Ceiling.best(limits), symbols(model, inputs)
     names, times = [name for name, _ in runs[0]], zip(*([ns for _, ns in run] for run in runs), strict=True)
-    done = model.manifest["work"]
+    done = model.work
     return [_step(*step, bound, ceiling) for step in zip(names, map(min, times), done, strict=True)], ceiling
 
 

@@ -9,8 +9,8 @@ a region:
 - other sizes are compared at sampled values of the symbols, the caller's admissible ones or those of
   peak.environments. An order is taken when it is better at every sample, and dropped again when symbolic bounds prove
   that the given order is never above it. Bounds decide most pairs only one way, hence the samples;
-- the search for the best order is exact (search.py). Blocks in which it does not end get the best of several greedy
-  orders, improved by exact search in a window that moves over it.
+- an order is the best when minimum cuts (cuts.py) or an exact search (search.py) prove it. Blocks in which neither does
+  get the best of several greedy orders, improved by exact search in a window that moves over it, and by cuts.
 
 Blocks that look alike are solved once. The result is never worse than `given` at any sample, and where nothing is
 gained the given order stays. Limits: memory is the sum of live bytes; how well a placement packs them is not looked at,
@@ -24,10 +24,12 @@ from dataclasses import dataclass
 
 from sod2.partition import Item, Region, Task, cut, regions
 from sod2.peak import Environment, environments, never_above, proportional, sampled, undominated
-from sod2.search import Order, Problem, Solution, Vector, solve
+from sod2.problem import Order, Problem, Vector
+from sod2.search import Solution, gap_of_given, improved, solve
 from sod2.symbolic import Dim, constant
 
 __all__ = ["Item", "Subgraph", "given", "live_sums", "order", "subgraphs"]
+
 
 _WINDOW = 10  # tasks ordered exactly at once in a block too large for an exact search of all
 _STRIDE = 5
@@ -38,7 +40,7 @@ class Subgraph:
     """Items that are ordered on their own, as indices in their order; those of branches among them are none of them.
 
     `gap`: the peak over a proved lower bound, less 1. At 0 no order needs less: where sizes are proportional for all
-    values of the symbols, else for the sampled ones.
+    values of the symbols, else at any of the sampled ones.
     """
 
     items: tuple[int, ...]
@@ -67,9 +69,18 @@ def order(
     return found if all(ours <= theirs for theirs, ours in zip(*peaks, strict=True)) else before
 
 
-def subgraphs(items: Sequence[Item], sizes: Mapping[str, Dim], live_out: Collection[str]) -> tuple[Subgraph, ...]:
-    """What `order` cuts the items into: each is in one sub-graph. Arguments and errors are those of `order`."""
+def subgraphs(
+    items: Sequence[Item],
+    sizes: Mapping[str, Dim],
+    live_out: Collection[str],
+    checked: Sequence[Environment] = (),
+) -> tuple[Subgraph, ...]:
+    """What `order` cuts the items into: each is in one sub-graph. Arguments and errors are those of `order`.
+
+    `checked`: further values of the symbols at which the gaps are taken; they change no order.
+    """
     scheduler = _Scheduler(items, sizes, live_out, (), ())
+    scheduler.checked = checked
     scheduler.level(regions(items), True)
     return tuple(scheduler.subgraphs)
 
@@ -110,6 +121,7 @@ class _Scheduler:
         self.live_out = frozenset(live_out)
         self.unknown = frozenset(unknown)
         self.samples = samples
+        self.checked: Sequence[Environment] = ()
         self.solved: dict[Problem, Solution] = {}
         self.subgraphs: list[Subgraph] = []
         self.covered: set[int] = set()
@@ -158,6 +170,8 @@ class _Scheduler:
         for block in reversed(cut(tasks)):
             inside = tasks[block.start : block.stop]
             ordered, gap = self.block(inside, own, later)
+            if self.checked and len(inside) > 1:
+                gap = max(gap, gap_of_given(self.problem(ordered, own, later, self.checked)))
             self.note(ordered, gap)
             result[:0] = ordered
             later = later.union(*(task.reads for task in inside))
@@ -180,7 +194,8 @@ class _Scheduler:
         best, gap = self.solution(tasks, problem)
         if gap > 0:
             best = self.windows(best, own, later)
-            gap = problem.gap([tasks.index(task) for task in best])
+            found = improved(problem, [tasks.index(task) for task in best])
+            best, gap = [tasks[i] for i in found.order], min(gap, found.gap)
         if best == tasks:
             return tasks, gap
         read = frozenset().union(*(task.reads for task in tasks))
@@ -203,7 +218,9 @@ class _Scheduler:
             tasks[begin:end], _ = self.solution(tasks[begin:end], self.problem(tasks[begin:end], own, behind))
         return tasks
 
-    def problem(self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str]) -> Problem:
+    def problem(
+        self, tasks: Sequence[Task], own: frozenset[str], later: frozenset[str], samples: Sequence[Environment] = ()
+    ) -> Problem:
         """A block in integers; tensors and tasks are numbered as they appear, so that like blocks are equal."""
         number: dict[str, int] = {}
         reads, writes, before = [], [], []
@@ -215,7 +232,8 @@ class _Scheduler:
             before.append(sum({1 << writer[t] for t in task.reads if t in writer}))
             writer.update(dict.fromkeys(task.writes, i))
         produced = {number[t] for t in writer if t in number}
-        vectors = self.vectors([*(self.sizes[t] for t in number), *(s for task in tasks for s in task.inside)])
+        dims = [*(self.sizes[t] for t in number), *(s for task in tasks for s in task.inside)]
+        vectors = _vectors(dims, samples or self.samples)
         rest = iter(vectors[len(number) :])
         inside = [tuple(map(max, zip(*(next(rest) for _ in task.inside), strict=True))) for task in tasks]
         return Problem(
@@ -226,15 +244,6 @@ class _Scheduler:
             sizes=tuple(vectors[: len(number)]),
             entering=tuple(n for n in number.values() if n not in produced),
         )
-
-    def vectors(self, dims: Sequence[Dim]) -> list[Vector]:
-        """The sizes as integers that can be compared: coefficients of one expression, or values at the samples."""
-        if (weights := proportional(dims)) is not None:
-            unit = math.gcd(*weights) or 1
-            return [(weight // unit,) for weight in weights]
-        defaults = environments(dims)
-        samples = [{**defaults[-1], **sample} for sample in self.samples] or defaults
-        return sampled(dims, samples)
 
     def sums(self, tasks: Sequence[Task], kept: Collection[str], live: Mapping[str, Dim]) -> list[Dim]:
         """Bytes live at the moments of a level or block, of its own tensors and those in `live` at its start."""
@@ -247,3 +256,12 @@ class _Scheduler:
             now.update((t, self.sizes[t]) for t in task.writes if t in self.sizes)
             now = {t: size for t, size in now.items() if t in kept or last.get(t, -1) > position}
         return sums
+
+
+def _vectors(dims: Sequence[Dim], samples: Sequence[Environment]) -> list[Vector]:
+    """Sizes as integers that can be compared: coefficients of one expression, or values at the samples."""
+    if (weights := proportional(dims)) is not None:
+        unit = math.gcd(*weights) or 1
+        return [(weight // unit,) for weight in weights]
+    defaults = environments(dims)
+    return sampled(dims, [{**defaults[-1], **sample} for sample in samples] or defaults)

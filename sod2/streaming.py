@@ -1,8 +1,9 @@
-"""Which pairs of convolutions run strip by strip, so that the tensor between them never exists as a whole.
+"""Which first convolutions run strip by strip with what reads them, so that the tensor between never exists as a whole.
 
-On high-resolution inputs the peak of a network is often its first convolution's result beside the second one's: large
-images of few channels. Both are then computed in strips of rows small enough for the cache. Rows at the seams are
-computed twice, which costs a few per cent of the first, cheap, convolution.
+On high-resolution inputs the peak of a network is often its first convolution's result beside that of the second one,
+or of the maximum pooling, behind it: large images of few channels. Both are then computed in strips of rows small
+enough for the cache, which also saves a pooling, little work on much data, its way to memory and back. Rows at the
+seams are computed twice, which costs a few per cent of the first, cheap, convolution.
 
 A pair is streamed when the first convolution reads few channels, the tensor between the two is read by nothing else, is
 provably no smaller than the second one's result, and the first one's epilogue reads nothing but constants along the
@@ -54,18 +55,29 @@ def _follower(lead: Group, readers: dict[str, list[Group]], graph: Graph, analys
     if len(found) != 1 or len(graph.consumers[between]) != 1 or not image[1].is_constant or int(image[1]) > _CHANNELS:
         return None
     (second,) = found
-    if second.anchor is None or not _streams(second.anchor, graph) or second.anchor.inputs[0] != between:
+    if second.anchor is None or not _follows(second.anchor, graph) or second.anchor.inputs[0] != between:
         return None
     local = _local(lead, first, analysis)
     fits = second.guard == lead.guard and len(image) == 4 and local
-    smaller = ge(byte_size(analysis, between), byte_size(analysis, second.anchor.outputs[0]))
-    return second if fits and smaller is True else None
+    return second if fits and _shrinks(analysis, between, second.anchor.outputs[0]) else None
+
+
+def _shrinks(analysis: Analysis, between: str, result: str) -> bool:
+    """Whether the result is provably no larger: each of its dims, or all together."""
+    pairs = zip(analysis[between].dims, analysis[result].dims, strict=True)
+    sizes = byte_size(analysis, between), byte_size(analysis, result)
+    return all(ge(a, b) is True for a, b in pairs) or ge(*sizes) is True
 
 
 def _streams(node: Node, graph: Graph) -> bool:
     """A plain convolution with constant weights."""
     constant = len(node.inputs) > 1 and node.inputs[1] in graph.constants
     return node.op == "Conv" and not node.domain and constant and node.attrs.get("auto_pad", "NOTSET") == "NOTSET"
+
+
+def _follows(node: Node, graph: Graph) -> bool:
+    """Such a convolution or a maximum pooling."""
+    return (node.op == "MaxPool" and not node.domain) or _streams(node, graph)
 
 
 def _local(lead: Group, first: Node, analysis: Analysis) -> bool:

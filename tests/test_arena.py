@@ -149,6 +149,28 @@ def test_later_stages_are_placed_around_what_is_there(
             offsets = {i: placement.offsets[i] for i in range(len(sizes)) if stages[i] <= stage}
 
 
+def test_many_overlaps_limit_what_is_tried(arena: ctypes.CDLL) -> None:
+    """One placement looks at more than WORK overlaps: no second order is tried, by C and Python alike."""
+    rng = np.random.default_rng(5)
+    firsts, sizes = rng.integers(0, 200, 400), rng.integers(1, 9000, 400)
+    spans = [(int(first), int(min(399, first + rng.integers(100, 200)))) for first in firsts]
+    placement = placed_by(arena.sod2_place_peak_first, spans, sizes.tolist())
+    assert placement == memory.place_peak_first(spans, sizes.tolist())
+    assert placement.arena <= memory.place_best_fit(spans, sizes.tolist()).arena
+    check_placement(spans, sizes.tolist(), placement)
+
+
+def test_an_early_exit_needs_little_where_that_is_cheap(arena: ctypes.CDLL) -> None:
+    """64 bytes at the bottom for a run without branches cost the longest path 64; 640 would cost it 640 of 2560."""
+    spans, sizes = [(1, 2), (2, 4), (3, 4)], [64, 2560, 3200]
+    placement, needed = placed_by_depth(arena, spans, sizes, [0, 1, 2])
+    assert placement == memory.Placement(5824, (0, 64, 2624)) and needed == (64, 2624, 5824)
+    spans, sizes = [(1, 2), (4, 5), (2, 3), (3, 4)], [640, 640, 1280, 1280]
+    placement, needed = placed_by_depth(arena, spans, sizes, [0, 0, 1, 1])
+    assert (placement, needed) == memory.place_by_depth(spans, sizes, [0, 0, 1, 1])
+    assert placement.arena == peak_by_sums(spans, sizes) == 2560 and needed == (1920, 2560)
+
+
 class FreeList:
     """An allocator as engines have: the smallest block that fits is split, neighbours are merged, the end grows."""
 

@@ -210,7 +210,6 @@ def test_reflection_wider_than_the_axis() -> None:
 
 
 RANKS = {
-    "rank of an input": ("float[] x", "int64[?, ?] y", "y = NonZero(x)", {}),
     "rank of a target": ("float[N] x, int64[K] z", "float[?] y", "y = Reshape(x, z)", {}),
     "rank that comes out of a loop": (
         "float[3] x, int64 n, bool t", "float[?] y",

@@ -9,7 +9,6 @@ import pytest
 import sod2
 from sod2.lattice import NAC
 from sod2.rdp import Analysis
-from sod2.symbolic import Dim, evaluate
 from tests.graphs import expected, model, random
 
 
@@ -104,20 +103,3 @@ def test_broadcast_takes_no_side(n: int, a: int) -> None:
         return
     assert facts.admissible(shapes) is None
     assert {k: facts.shapes(shapes)[k] for k in wanted} == {k: v.shape for k, v in wanted.items()}
-
-
-def test_static_facts_are_poorer_and_true() -> None:
-    """`fusion: static` knows ranks, constants and symbols: at concrete shapes no dim contradicts what RDP predicts."""
-    symbols = {"B": 2, "T": 3, "N": 4, "M": 5, "A": 1, "K": 4, "J": 4, "H": 32, "W": 16}
-    for source in GRAPHS.values():
-        graph = sod2.analyze(source).graph
-        full = sod2.rdp.analyze(graph)
-        static = sod2.rdp.analyze_static(graph, full)
-        for tensor, fact in static.facts.items():
-            best = full[tensor].shape
-            if not isinstance(fact.shape, tuple) or not isinstance(best, tuple):
-                continue
-            assert len(fact.shape) == len(best)
-            for dim, known in zip(fact.shape, best, strict=True):
-                if isinstance(dim, Dim) and isinstance(known, Dim) and dim.symbols() <= symbols.keys():
-                    assert evaluate(dim, symbols) == evaluate(known, symbols), tensor

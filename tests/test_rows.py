@@ -211,12 +211,12 @@ def test_row_norms(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], shape: tuple[
 
     def layer_norm(pool: ctypes.c_void_p) -> Array:
         y = np.empty_like(x)
-        call(lib.sod2_layer_norm, x, scale, bias, y, statistics[0], statistics[1], outer, n, 1e-5, pool)
+        call(lib.sod2_layer_norm, x, scale, bias, y, statistics[0], statistics[1], outer, n, 1e-5, None, None, pool)
         return y
 
     def rms_norm(pool: ctypes.c_void_p) -> Array:
         y = x.copy()
-        call(lib.sod2_rms_norm, y, scale, y, outer, n, 1e-5, pool)
+        call(lib.sod2_rms_norm, y, scale, y, outer, n, 1e-5, None, None, pool)
         return y
 
     result, rms = on_each(pools, layer_norm), on_each(pools, rms_norm)
@@ -237,7 +237,7 @@ def test_group_norm(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], sizes: tuple
 
     def run(pool: ctypes.c_void_p) -> Array:
         y = np.empty_like(x)
-        call(lib.sod2_group_norm, x, scale, bias, y, batch, channels, groups, spatial, 1e-6, pool)
+        call(lib.sod2_group_norm, x, scale, bias, y, batch, channels, groups, spatial, 1e-6, None, None, pool)
         return y
 
     result = on_each(pools, run)
@@ -270,7 +270,7 @@ def test_reduce(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], shape: tuple[int
 
     def run(pool: ctypes.c_void_p) -> Array:
         y = np.full((outer, inner), 7, np.float32)
-        call(lib.sod2_reduce, x, y, ctypes.c_int(op), outer, n, inner, pool)
+        call(lib.sod2_reduce, x, y, ctypes.c_int(op), outer, n, inner, None, None, pool)
         return y
 
     close(on_each(pools, run), REDUCTIONS[op](x.astype(np.float64)), 2e-5 if op == 4 else 2e-6)
@@ -287,5 +287,5 @@ def test_reduce_special_values(lib: ctypes.CDLL, n: int, inner: int) -> None:
     x[3 * n] = -np.inf
     for op in (0, 2, 3, 9):
         y = np.empty((4 * n, inner), np.float32)
-        call(lib.sod2_reduce, x, y, ctypes.c_int(op), *x.shape, None)
+        call(lib.sod2_reduce, x, y, ctypes.c_int(op), *x.shape, None, None, None)
         close(y, REDUCTIONS[op](x.astype(np.float64)))

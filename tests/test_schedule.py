@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sod2 import peak, schedule, search
 from sod2.partition import Region, cut, regions
+from sod2.problem import Problem
 from sod2.schedule import Item
 from sod2.symbolic import Dim, constant, evaluate, maximum, symbol
 
@@ -237,6 +238,17 @@ def test_a_late_reader_of_small_things_is_put_off() -> None:
     ]  # fmt: skip
 
 
+def test_gaps_are_taken_at_checked_sizes_too() -> None:
+    """Orders are chosen at sizes with n >= few, where the given one is the best; at n = 1 the other one needs less."""
+    few = symbol("few", 0, 8)
+    items = [item("a", "", "x", scratch=3 * N), item("b", "", "z", scratch=3 * few), item("end", "x z", "y")]
+    sizes = {"x": N, "z": few, "y": ZERO}
+    (found,) = schedule.subgraphs(items, sizes, {"y"})
+    (checked,) = schedule.subgraphs(items, sizes, {"y"}, [{"n": 1, "few": 8}])
+    assert found == schedule.Subgraph((0, 1, 2), 0.0)
+    assert checked == schedule.Subgraph((0, 1, 2), 1 / 32)
+
+
 def test_an_order_that_gains_nothing_is_kept() -> None:
     items = [item(f"i{i}", f"t{i - 1}", f"t{i}") for i in range(50)]
     assert schedule.order(items, {f"t{i}": N for i in range(50)}, {"t49"}) == tuple(range(50))
@@ -281,14 +293,14 @@ def test_no_items() -> None:
     assert schedule.order([], {}, ()) == schedule.given([], {}, ()) == ()
 
 
-def problems(rng: np.random.Generator, tasks: int) -> search.Problem:
+def problems(rng: np.random.Generator, tasks: int) -> Problem:
     """One tensor a task, random readers; two samples."""
     reads: list[list[int]] = [[] for _ in range(tasks)]
     for tensor in range(tasks - 1):
         for reader in rng.choice(np.arange(tensor + 1, tasks), min(tasks - 1 - tensor, int(rng.integers(1, 3)))):
             reads[reader].append(tensor)
     sizes = tuple(tuple(map(int, rng.integers(0, 50, 2))) for _ in range(tasks))
-    return search.Problem(
+    return Problem(
         reads=tuple(tuple(sorted(set(r))) for r in reads),
         writes=tuple((t,) for t in range(tasks)),
         inside=tuple((a + int(rng.integers(0, 30)), b + 5) for a, b in sizes),
@@ -298,7 +310,7 @@ def problems(rng: np.random.Generator, tasks: int) -> search.Problem:
     )
 
 
-def valid_orders(problem: search.Problem, done: int = 0) -> Iterator[tuple[int, ...]]:
+def valid_orders(problem: Problem, done: int = 0) -> Iterator[tuple[int, ...]]:
     ready = problem.ready(done)
     if not ready:
         yield ()
@@ -332,11 +344,11 @@ def branchy(rng: np.random.Generator, count: int) -> tuple[list[Item], dict[str,
 
 
 def test_five_hundred_items_take_about_a_second() -> None:
-    """The bound leaves room for a busy machine."""
+    """Of this process: others that run beside it do not count."""
     items, sizes = branchy(np.random.default_rng(2), 500)
-    started = time.perf_counter()
+    started = time.process_time()
     order = schedule.order(items, sizes, {"t499"})
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert is_valid(items, order)
     for env in peak.environments(sizes.values()):
         at = {t: evaluate(s, env) for t, s in sizes.items()}

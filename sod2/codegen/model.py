@@ -63,8 +63,13 @@ def _emit_group(emission: Emission, number: int, group: Group) -> None:
         emission.elements(number, group)
 
 
-def source(emission: Emission, digest: str, peak_first: bool) -> str:
-    """The text of model.c; `digest` names the weights it was generated with."""
+def source(
+    emission: Emission, digest: str, peak_first: bool, *, table: int = 0, more: bool = False, budget: int = 0
+) -> str:
+    """The text of model.c; `digest` names the weights it was generated with.
+
+    With a memory `budget` a model has several tables, a file each; `more` tells whether one follows this.
+    """
     analysis, storage = emission.analysis, emission.storage
     graph = analysis.graph
     ranges = [(b.first, b.last) for b in storage.buffers] + [(k, k) for _, k in emission.scratch]
@@ -79,8 +84,10 @@ def source(emission: Emission, digest: str, peak_first: bool) -> str:
         sizers="\n".join(emission.sizers.values()),
         sizes=_sizes(emission, 0),
         stages=_stages(emission, guards),
+        follower=f"extern const sod2_program {_program_name(table + 1)};\n" if more else "",
+        program=_program_name(table),
         depths=_depths(emission),
-        stage_fields=_depth_fields(emission) + _stage_fields(emission),
+        stage_fields=_depth_fields(emission) + _stage_fields(emission) + _budget_fields(budget, table, more),
         dims="".join(f"{d}, " for d in dims),
         dim_count=len(dims),
         guards="".join(f"{c_string(text)}, " for _, text, _ in guards),
@@ -211,6 +218,17 @@ def _stage_fields(emission: Emission) -> str:
         return ""
     fields = {"minted": len(emission.minted), "blocks": _blocks(emission), "stage_of": "stage_of", "stage": "stage"}
     return "".join(f"\n    .{name} = {value}," for name, value in fields.items())
+
+
+def _program_name(table: int) -> str:
+    """The C name of a plan: of the one that the runtime begins with, or of those that need less memory."""
+    return f"sod2_table_{table}" if table else "sod2_main"
+
+
+def _budget_fields(budget: int, table: int, more: bool) -> str:
+    """The fields of the program that a model has with a memory budget."""
+    follower = f"\n    .leaner = &{_program_name(table + 1)}," if more else ""
+    return f"\n    .budget = INT64_C({budget}),{follower}" if budget else ""
 
 
 def _dim_rules(emission: Emission) -> list[str]:

@@ -1,4 +1,4 @@
-"""C of a streamed pair of convolutions: a loop over strips around both kernels (runtime/stream.h, streaming.py).
+"""C of a convolution streamed into another or into a pooling: a loop over strips (runtime/stream.h, streaming.py).
 
 Both argument structs are those that the operators themselves declare; what differs is the first one's epilogue, whose
 result is a strip, [channels, rows of the strip, columns], and whose operands therefore change from strip to strip.
@@ -15,10 +15,12 @@ from sod2.fusion import Group
 from sod2.graph import Node
 from sod2.ops import OPS
 from sod2.ops.conv import Conv
+from sod2.ops.pool import MaxPool
 from sod2.symbolic import Dim, symbol, to_c
 
 _ROWS = "rows of a strip"
-_NAMES = ("first", "second")
+# Both structs name them; the first one's own are set for each strip.
+_OPERANDS = "const sod2_operands epilogue_operands = {};\n(void)epilogue_operands;"
 _STREAM = Template((Path(__file__).parent / "templates" / "stream.c.in").read_text())
 
 
@@ -27,39 +29,45 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     first, second = lead.anchor, group.anchor
     assert first is not None and second is not None
     after, inside = emission.epilogue(group, second), _strip_epilogue(emission, lead, first)
-    calls = [(first, inside), (second, after)]
-    running = [_setup(emission, StepCall(emission, number, n, e, binding=False)) for n, e in calls]
+    running, bound = (
+        "\n".join(
+            [
+                "sod2_conv first, second;",
+                _struct("first", StepCall(emission, number, first, inside, binding=binding)),
+                _struct("second", StepCall(emission, number, second, after, binding=binding)),
+            ]
+        )
+        for binding in (False, True)
+    )
     scratch = emission.reserve(f"streamed step {number}", number)
-    operands = [emission.operands(after), "const sod2_operands epilogue_operands = {p, n};"] if after else []
+    operands = [emission.operands(after), _OPERANDS.format("{p, n}")] if after else [_OPERANDS.format("{0}")]
     # Both structs take their scratch limit from the first choice of the step; the versions are the next two.
     v1, v2 = (f"plan[{emission.choices + k}]" for k in (1, 2))
     loop = _STREAM.substitute(
         second_operands="\n".join(operands),
-        first=running[0],
-        second=running[1],
+        structs=running,
         scratch=f"s->buffer[{scratch}]",
         strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
         version1=v1,
-        version2=v2,
+        consume="max_pool(&second, &g" if second.op == "MaxPool" else f"consume(&first, &second, (int){v2}",
     )
     emission.function(number, loop.splitlines())
-    bound = [_setup(emission, StepCall(emission, number, n, e, binding=True)) for n, e in calls]
     decisions = [
         f"{v1} = sod2_stream_choose_first(&first, &second, threads);",
         f"{v2} = sod2_stream_choose_second(&first, &second, threads);",
         f"bytes[{scratch}] = sod2_stream_scratch(&first, &second, (int){v1}, (int){v2}, threads);",
     ]
-    structs = ["sod2_conv first, second;", *(f"{{\n{b}\n{k} = g;\n}}" for k, b in zip(_NAMES, bound, strict=True))]
-    emission.sizer(number, [*structs, *decisions])
+    emission.sizer(number, [bound, *decisions])
     emission.choices += 3
 
 
-def _setup(emission: Emission, call: StepCall) -> str:
-    """What the call decides first, and the declaration of the argument struct g of its convolution."""
-    op = OPS(call.node)
+def _struct(name: str, call: StepCall) -> str:
+    """What the call decides first, and the windows of its kernel as `name`; those of a pooling also as its own `g`."""
+    op, x = OPS(call.node), call.emission.analysis.of(call.node.inputs)
+    if isinstance(op, MaxPool):
+        return f"{op.struct(call.node, call, x)}\n{name} = sod2_stream_windows(&first, &g);"
     assert isinstance(op, Conv)  # streaming.py pairs nothing else
-    declaration = op.declare(call.node, call, emission.analysis.of(call.node.inputs))
-    return "\n".join([*call.lines, declaration])
+    return "\n".join(["{", *call.lines, op.declare(call.node, call, x), f"{name} = g;", "}"])
 
 
 def _strip_epilogue(emission: Emission, lead: Group, node: Node) -> Kernel | None:
@@ -78,8 +86,7 @@ def _strip_operands(emission: Emission, kernel: Kernel, result: str) -> str:
         return to_c(dim, lambda name: "strip_rows" if name == _ROWS else emission.symbol(name))
 
     def address(tensor: str) -> str:
-        strip = "(void *)sod2_stream_result(&first, &second, scratch)"
-        return strip if tensor == result else emission.address(tensor)
+        return "scratch" if tensor == result else emission.address(tensor)
 
     pointers = ", ".join(map(address, kernel.tensors))
     dims: Sequence[str] = [size(d) for d in kernel.dims]

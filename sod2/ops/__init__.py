@@ -12,6 +12,7 @@ FAMILIES = (
     "bits",
     "cast",
     "causal_conv",
+    "chunk",
     "compare",
     "concat",
     "control",

@@ -47,6 +47,9 @@ class Expand(Op):
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
         return broadcast_guards([as_shape(x[0]), shape_from(x, 1)]) + size_guards(x, 1)
 
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        return True
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
         return e.load(0, broadcast_index(e, index, x[0], y[0]))
@@ -94,6 +97,9 @@ class Tile(Op):
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
         return size_guards(x, 1)
+
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        return True
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None

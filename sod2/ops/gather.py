@@ -1,7 +1,7 @@
 """Gather, GatherElements and GatherND: elements at positions that another tensor holds.
 
-Gather of a followed value is how exporters take a dim out of a shape. Indices may count from the end; an index that is
-outside even then reads the nearest element instead of other memory.
+Gather of a followed value is how exporters take a dim out of a shape. Indices may count from the end. Constant ones
+have to be inside; an index that only execution tells reads the nearest element where it is not: there has to be one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ import numpy as np
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.attributes import axis_of
-from sod2.ops.lift import Element, constant_integers, elements, known_shape, packed
+from sod2.ops.lift import Element, constant_integers, elements, known_shape, nonempty_guards, packed, product
 from sod2.ops.op import Array, Emitter, Fact, Facts, Index, MappingType, Op, TensorValue, register
-from sod2.symbolic import Dim
+from sod2.symbolic import Dim, as_dim, eq, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 
@@ -26,6 +26,16 @@ def wrapped(e: Emitter, fact: Fact, text: str, size: Dim) -> Index:
     if fact.dtype.kind == "i":
         position = e.local(np.dtype(np.int64), f"({position} < 0 ? {position} + {count} : {position})")
     return e.opaque(f"sod2_imax(sod2_imin({position}, {count} - 1), 0)")
+
+
+def _guards(size: Element, indices: Fact, taken: Element) -> list[tuple[Dim, Dim]]:
+    """Constant indices are inside an axis of this size; it is not empty where others, `taken` in number, are read."""
+    positions = constant_integers(indices)
+    if not positions or not isinstance(size, Dim):
+        return nonempty_guards(size, taken)
+    least = max(p + 1 if p >= 0 else -p for p in positions)
+    pair = minimum(size, least), as_dim(least)
+    return [] if eq(*pair) is True else [pair]
 
 
 def _ranked(fact: Fact | None) -> tuple[Fact, tuple[Element, ...]]:
@@ -71,6 +81,10 @@ class Gather(Op):
         out, behind = y[0].shape, axis + x[1].rank
         return [(*out[:axis], UNDEF, *out[behind:]), out[axis:behind]]
 
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        (_, data), (indices, shape) = _ranked(x[0]), _ranked(x[1])
+        return _guards(data[axis_of(node, len(data), 0)], indices, product(shape))
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         (data, _), (indices, positions) = _ranked(x[0]), _ranked(x[1])
         axis = axis_of(node, len(data.dims), 0)
@@ -113,6 +127,10 @@ class GatherElements(Op):
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         return [UNDEF, UNDEF if y[0] is None else y[0].shape]
 
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        (_, data), (indices, shape) = _ranked(x[0]), _ranked(x[1])
+        return _guards(data[axis_of(node, len(data), 0)], indices, product(shape))
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         (data, _), (indices, _) = _ranked(x[0]), _ranked(x[1])
         axis = axis_of(node, len(data.dims), 0)
@@ -147,6 +165,13 @@ class GatherND(Op):
         (_, data), (_, indices) = _ranked(x[0]), _ranked(x[1])
         depth, batch = self._depth(x), int(node.attrs.get("batch_dims", 0))
         return [NAC if depth is None else (*indices[:-1], *data[batch + depth :])]
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        """No axis that tuples point into is empty where there are some."""
+        data, shape = _ranked(x[0])[1], _ranked(x[1])[1]
+        batch = int(node.attrs.get("batch_dims", 0))
+        indexed = data[batch : batch + (self._depth(x) or 0)]
+        return [pair for size in indexed for pair in nonempty_guards(size, product(shape[:-1]))]
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         (data, _), (indices, shape) = _ranked(x[0]), _ranked(x[1])

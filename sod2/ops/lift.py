@@ -16,7 +16,7 @@ import numpy as np
 
 from sod2.lattice import NAC, UNDEF, Nac, Shape, Undef
 from sod2.ops.op import Array, Fact, Facts, TensorValue
-from sod2.symbolic import Dim, as_dim, bounds, eq, maximum, minimum
+from sod2.symbolic import Dim, as_dim, bounds, eq, exact_div, maximum, minimum
 
 MAX_ELEMENTS = 1024
 
@@ -134,6 +134,16 @@ def exactness_guards(y: Facts) -> list[tuple[Dim, Dim]]:
                 if eq(inside, value) is not True:
                     pairs.append((inside, value))
     return pairs
+
+
+def nonempty_guards(size: Element, taken: Element) -> list[tuple[Dim, Dim]]:
+    """The pair that is equal exactly when an axis of this size has elements, or no positions along it are taken."""
+    if not isinstance(size, Dim) or not isinstance(taken, Dim):
+        return []
+    if not size.is_constant and exact_div(taken, size, nonzero=True) is not None:
+        return []  # a multiple of the size: of an empty axis none are
+    pair = minimum(size, 1) * taken, taken
+    return [] if eq(*pair) is True else [pair]
 
 
 def integers(fact: Fact | None) -> list[Element] | None:

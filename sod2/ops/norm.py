@@ -95,8 +95,11 @@ class LayerNormalization(Anchor):
         operands = ", ".join([k.pointer(0), k.pointer(1), pointer_or_null(k, x, 2), *results])
         return (
             f"sod2_layer_norm({operands}, {k.c(count(dims[:axis]))}, {k.c(count(dims[axis:]))}, "
-            f"{f32(epsilon_of(node))}, pool);"
+            f"{f32(epsilon_of(node))}, {', '.join(k.epilogue())}, pool);"
         )
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        return None if any(node.outputs[1:]) else (0, axis_of(node, len(known_dims(y[0])), -1))
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale, *rest = arrays
@@ -196,7 +199,11 @@ class RMSNormalization(Anchor):
         axis = axis_of(node, len(dims), -1)
         require_full(node, x, axis)
         sizes = f"{k.c(count(dims[:axis]))}, {k.c(count(dims[axis:]))}"
-        return f"sod2_rms_norm({k.pointer(0)}, {k.pointer(1)}, {k.result()}, {sizes}, {f32(epsilon_of(node))}, pool);"
+        end = f"{f32(epsilon_of(node))}, {', '.join(k.epilogue())}, pool"
+        return f"sod2_rms_norm({k.pointer(0)}, {k.pointer(1)}, {k.result()}, {sizes}, {end});"
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        return 0, axis_of(node, len(known_dims(y[0])), -1)
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale = arrays
@@ -242,7 +249,10 @@ class ChannelNormalization(Anchor):
         n, c, *sizes = known_dims(x[0])
         operands = ", ".join([k.pointer(0), k.pointer(1), k.pointer(2), k.result()])
         dims = ", ".join(k.c(d) for d in (n, c, self.groups(node, c), count(sizes)))
-        return f"sod2_group_norm({operands}, {dims}, {f32(epsilon_of(node))}, pool);"
+        return f"sod2_group_norm({operands}, {dims}, {f32(epsilon_of(node))}, {', '.join(k.epilogue())}, pool);"
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        return 1, 2
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale, bias = arrays

@@ -239,6 +239,10 @@ class Op:
         """Pairs of dims that must be equal for the node to be valid (beyond what the shapes already prove)."""
         return []
 
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        """Whether output 0, which provably has the dims of input 0, then has its elements too."""
+        return False
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         """C expression of one element of output `e.output` at `index`, pulling its inputs through `e.load`."""
         raise UnsupportedError(f"operator {self.name} has no element expression")

@@ -15,7 +15,7 @@ from sod2.lattice import NAC, UNDEF, Nac, Shape, Undef
 from sod2.ops.attributes import axes_of, present
 from sod2.ops.axes import axis_values, given_to
 from sod2.ops.elementwise import CType
-from sod2.ops.lift import Element, integers, lift, number_arrays, small_shape
+from sod2.ops.lift import Element, integers, lift, nonempty_guards, number_arrays, small_shape
 from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, TensorValue, register
 from sod2.symbolic import Dim, as_dim, eq, le, maximum, minimum
 
@@ -87,7 +87,7 @@ class Pad(Op):
         return claims
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
-        """No dim becomes negative, and a reflection stays inside the tensor."""
+        """No dim becomes negative, a reflection stays inside the tensor, and what is repeated exists."""
         assert x[0] is not None and isinstance(x[0].shape, tuple) and y[0] is not None
         shape = y[0].shape if isinstance(y[0].shape, tuple) else ()
         pairs = [(maximum(d, 0), d) for d in shape if isinstance(d, Dim)]
@@ -96,6 +96,9 @@ class Pad(Op):
                 pairs += [
                     (minimum(p, maximum(dim - 1, 0)), p) for p in pads if isinstance(p, Dim) and isinstance(dim, Dim)
                 ]
+        if self.mode(node) in ("edge", "wrap"):
+            for dim, pads in zip(x[0].shape, self.pads(node, x) or [], strict=False):
+                pairs += nonempty_guards(dim, lift(lambda before, behind: before + behind, *pads))
         return [(a, b) for a, b in pairs if eq(a, b) is not True]
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:

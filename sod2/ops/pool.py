@@ -290,9 +290,12 @@ class GlobalPool(Anchor):
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         require_float32(node, x[0])
         n, c, *sizes = known_dims(x[0])
-        return (
-            f"sod2_reduce({k.pointer(0)}, {k.result()}, {self.reduction}, {k.c(n * c)}, {k.c(count(sizes))}, 1, pool);"
-        )
+        lengths = f"{k.c(n * c)}, {k.c(count(sizes))}, 1"
+        end = f"{', '.join(k.epilogue())}, pool"
+        return f"sod2_reduce({k.pointer(0)}, {k.result()}, {self.reduction}, {lengths}, {end});"
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        return 0, 2
 
     def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
         random = np.random.default_rng(8)

@@ -176,16 +176,30 @@ class Reduce(Anchor):
         if isinstance(axes, Nac):
             return self._call_along(node, k, x)
         runs = merged(dims, axes)
-        if x[0].dtype == np.float32 and sum(reduced for reduced, _ in runs) <= 1:
+        if self._runs_by_rows(x, axes):
             line = next((i for i, (reduced, _) in enumerate(runs) if reduced), len(runs))
             outer, inner = count(d for _, d in runs[:line]), count(d for _, d in runs[line + 1 :])
             n = runs[line][1] if line < len(runs) else as_dim(1)
-            sizes = ", ".join(map(k.c, (outer, n, inner)))
+            sizes = ", ".join((*map(k.c, (outer, n, inner)), *k.epilogue()))
             return f"sod2_reduce({k.pointer(0)}, {k.result()}, {_KERNEL[node.op]}, {sizes}, pool);"
         k.setup(f"const int64_t g[] = {{{', '.join(k.c(d) for _, d in runs) or 1}}};\n(void)g;")
         bits = sum(1 << i for i, (reduced, _) in enumerate(runs) if reduced)
         kind = f"{dtype_macro(node, x[0].dtype)}, {_KERNEL[node.op]}, {len(runs)}"
         return f"sod2_reduce_nd({k.pointer(0)}, {k.result()}, {kind}, g, {bits}, pool);"
+
+    @staticmethod
+    def _runs_by_rows(x: Facts, axes: tuple[int, ...]) -> bool:
+        """Whether the row kernel takes it: floats, reduced along axes that lie side by side."""
+        assert x[0] is not None
+        return x[0].dtype == np.float32 and sum(reduced for reduced, _ in merged(x[0].dims, axes)) <= 1
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        """Rows are the dims of y up to the last one reduced, columns those behind."""
+        axes, dims = self.axes(node, x), known_dims(x[0])
+        if isinstance(axes, Nac) or not self._runs_by_rows(x, axes):
+            return None
+        behind = 1 + max((i for i in axes if dims[i] != 1), default=len(dims) - 1)
+        return 0, sum(1 for i in range(behind) if node.attrs.get("keepdims", 1) or i not in axes)
 
     @staticmethod
     def _call_along(node: Node, k: Call, x: Facts) -> str:

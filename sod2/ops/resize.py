@@ -6,8 +6,8 @@ the scale is a dyadic fraction p / 2^k, where the float product has no error as 
 guard says so); for any other scale, and for scales that only execution tells, the dim is counted (`count`). Given
 sizes, the dims are those.
 
-Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes. Positions
-are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
+Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes, or over
+those of antialias.py. Positions are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
 """
 
 import math
@@ -22,9 +22,10 @@ from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
 from sod2.ops.anchor import f32
+from sod2.ops.antialias import RADIUS, Filter, blend, taps_at
 from sod2.ops.attributes import normal_axis, present
 from sod2.ops.elementwise import CType
-from sod2.ops.lift import Element, integers, lift
+from sod2.ops.lift import Element, integers, lift, nonempty_guards
 from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, register
 from sod2.symbolic import Dim, as_dim, eq, minimum
 
@@ -103,7 +104,7 @@ class Resize(Op):
             "coordinate_transformation_mode": tuple(POSITIONS),
             "nearest_mode": tuple(NEAREST),
             "keep_aspect_ratio_policy": ("stretch",),
-            "antialias": (0,),
+            "antialias": (0, 1) if node.attrs.get("mode") in RADIUS else (0,),
         }
         for name, values in allowed.items():
             if node.attrs.get(name, values[0]) not in values:
@@ -156,7 +157,10 @@ class Resize(Op):
         return claims
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
-        return scale_guards(self.axes(node, x) or [])
+        """Products are exact, and nothing is made of an axis without elements."""
+        axes = self.axes(node, x) or []
+        by_size = [a for a in axes if not a.is_kept and a.scale is None and not a.is_read]
+        return scale_guards(axes) + [pair for a in by_size for pair in nonempty_guards(a.size, a.out)]
 
     def count(self, node: Node, k: Counting, x: Facts, y: Facts) -> str:
         """floor(size * scale) in float32, of the axes for which that is no expression over the size."""
@@ -171,22 +175,37 @@ class Resize(Op):
             lines.append(f"{k.minted(0, i)} = (int64_t){product};")
         return "\n".join(lines)
 
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        """A scale of 1 puts every element on one of the operand's; only cropping moves it then."""
+        assert y[0] is not None
+        axes = self.axes(node, x, y[0].dims)
+        crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        return axes is not None and not crops and all(axis.is_kept and not axis.is_read for axis in axes)
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
         c = CType(x[0].dtype, e.element(x[0].dtype))
         axes = self.axes(node, x, y[0].dims) or []
+        smooth = bool(node.attrs.get("antialias", 0))
         taps: list[list[tuple[Index, str]]] = []
+        places: list[Index | Filter] = []  # with antialias
         outside: list[str] = []
         for i, axis in zip(index, axes, strict=True):
             if axis.is_kept:
                 taps.append([(i, "")])
+                places.append(i)
                 continue
             position = self._position(node, e, e.c(i), axis, x)
             if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
                 assert isinstance(axis.size, Dim)
                 outside.append(f"{position} < 0 || {position} > (float)({e.c(axis.size)} - 1)")
-            taps.append(self._taps(node, e, position, axis))
-        value = self._blend(e, taps, c)
+            if smooth:
+                assert isinstance(axis.size, Dim)
+                last = f"({e.c(axis.size)} - 1)"
+                places.append(Filter.at(node, e, position=position, scale=self._scale(e, axis), last=last))
+            else:
+                taps.append(self._taps(node, e, position, axis))
+        value = blend(e, places, c) if smooth else self._blend(e, taps, c)
         if not outside:
             return value
         return f"({' || '.join(outside)} ? {c.number(float(node.attrs.get('extrapolation_value', 0)))} : {value})"
@@ -206,12 +225,16 @@ class Resize(Op):
         if mode == "tf_crop_and_resize":
             count = sum(1 for other in self.axes(node, x) or [] if other.position is not None)
             a, b = (e.load(1, [e.position(axis.position + k * count)]) for k in (0, 1))
-        if axis.is_read:
-            scale = e.load(2, [e.position(axis.position)])
-        else:
-            scale = f"({m} / {n})" if axis.scale is None else CType(np.dtype(np.float32), "float").number(axis.scale)
-        text = POSITIONS[mode].format(i=f"(float){i}", s=scale, n=n, m=m, a=a, b=b)
+        text = POSITIONS[mode].format(i=f"(float){i}", s=self._scale(e, axis), n=n, m=m, a=a, b=b)
         return e.local(np.dtype(np.float32), text)
+
+    def _scale(self, e: Emitter, axis: Axis) -> str:
+        assert isinstance(axis.size, Dim) and isinstance(axis.out, Dim) and axis.position is not None
+        if axis.is_read:
+            return e.load(2, [e.position(axis.position)])
+        if axis.scale is not None:
+            return CType(np.dtype(np.float32), "float").number(axis.scale)
+        return f"((float){e.c(axis.out)} / (float){e.c(axis.size)})"
 
     def _taps(self, node: Node, e: Emitter, position: str, axis: Axis) -> list[tuple[Index, str]]:
         """(index, C weight) of the elements that contribute along one axis, indices clamped into it."""
@@ -264,7 +287,7 @@ class Resize(Op):
                 scale = np.float32(out) / np.float32(size)
             region = (0.0, 1.0) if roi is None or not roi.size else (roi[k], roi[k + len(axes)])
             where = _positions(node, size, out, scale, region)
-            matrix = _weights(node, where, size)
+            matrix = _weights(node, where, size, float(scale))
             result = np.moveaxis(np.tensordot(matrix, result, (1, axis)), 0, axis)
             outside = outside | np.moveaxis(((where < 0) | (where > size - 1)).reshape(-1, *(1,) * (rank - 1)), 0, axis)
         if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
@@ -295,7 +318,7 @@ def _positions(node: Node, size: int, out: int, scale: np.float32, region: tuple
     return centre
 
 
-def _weights(node: Node, where: Array, size: int) -> Array:
+def _weights(node: Node, where: Array, size: int, scale: float) -> Array:
     """The interpolation along one axis as a matrix [out, in]."""
     matrix = np.zeros((len(where), size))
     mode = node.attrs.get("mode", "nearest")
@@ -308,6 +331,8 @@ def _weights(node: Node, where: Array, size: int) -> Array:
                 "ceil": math.ceil(position),
             }[node.attrs.get("nearest_mode", "round_prefer_floor")]
             taps = [(rounding, 1.0)]
+        elif node.attrs.get("antialias", 0):
+            taps = taps_at(node, float(position), size, scale)
         elif mode == "linear":
             place = min(max(float(position), 0.0), size - 1.0)
             taps = [(math.floor(place), 1 - place % 1), (math.floor(place) + 1, place % 1)]
@@ -343,6 +368,11 @@ def _examples() -> Examples:
         yield {"mode": mode, "coordinate_transformation_mode": "half_pixel_symmetric"}, [x, None, down]
     for rounding in NEAREST:
         yield {"nearest_mode": rounding}, [x, None, down]
+    for mode in RADIUS:
+        for excludes in (0, 1):
+            smooth = {"mode": mode, "antialias": 1, "exclude_outside": excludes}
+            yield smooth, [x, None, down]
+            yield smooth, [x, None, None, sizes]
     yield {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}, [x, None, up]
     yield {"mode": "linear", "axes": [2, 3]}, [x, None, None, np.array([3, 9], np.int64)]
     roi = np.array([0, 0, 0.2, -0.25, 1, 1, 0.8, 1.25], np.float32)

@@ -16,7 +16,8 @@ from sod2.ops.anchor import count, dims_of, must_equal
 from sod2.ops.attributes import present
 from sod2.ops.conv import Conv, group_of, known_axes
 from sod2.ops.direct import accumulator
-from sod2.ops.lift import Element, integers, lift, product
+from sod2.ops.gather import wrapped
+from sod2.ops.lift import Element, integers, lift, nonempty_guards, product
 from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, register
 from sod2.ops.window import axes
 from sod2.symbolic import Dim, as_dim
@@ -236,7 +237,10 @@ class RoiAlign(Op):
         return [(dims_of(x[1])[0], dims_of(x[0])[1], *size)]
 
     def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
-        return must_equal(dims_of(x[1])[0], dims_of(x[2])[0])
+        """A number for each region; and images with elements, where there are regions."""
+        image, regions = dims_of(x[0]), dims_of(x[1])[0]
+        filled = [pair for axis in (0, 2, 3) for pair in nonempty_guards(image[axis], regions)]
+        return must_equal(regions, dims_of(x[2])[0]) + filled
 
     def _options(self, node: Node) -> tuple[float, int, bool, float]:
         half = str(node.attrs.get("coordinate_transformation_mode", "half_pixel")) == "half_pixel"
@@ -244,10 +248,10 @@ class RoiAlign(Op):
         return scale, ratio, str(node.attrs.get("mode", "avg")) == "avg", 0.5 if half else 0.0
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
-        assert x[0] is not None and y[0] is not None
+        assert x[0] is not None and x[2] is not None and y[0] is not None
         scale, ratio, average, shift = self._options(node)
         roi, channel, *at = index
-        image = e.opaque(e.local(INT64, f"(int64_t){e.load(2, [roi])}"))
+        image = wrapped(e, x[2], e.load(2, [roi]), x[0].dims[0])
         starts, bins, counts = [], [], []
         for axis, cells in enumerate(y[0].dims[2:]):  # height from the second and fourth number, width from the others
             first, last = (e.load(1, [roi, e.position(1 - axis + end)]) for end in (0, 2))

@@ -134,7 +134,8 @@ class ReverseSequence(SameShape):
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         time, batch = int(node.attrs.get("time_axis", 0)), int(node.attrs.get("batch_axis", 1))
-        length = e.local(INT64, f"(int64_t){e.load(1, [index[batch]])}")
+        assert x[0] is not None
+        length = e.local(INT64, f"sod2_imin((int64_t){e.load(1, [index[batch]])}, {e.c(x[0].dims[time])})")
         at = e.c(index[time])
         source = e.opaque(f"({at} < {length} ? {length} - 1 - {at} : {at})")
         return e.load(0, [*index[:time], source, *index[time + 1 :]])

@@ -92,7 +92,7 @@ def _directed(start: Element, end: Element, step: Dim, forward: bool, size: Elem
 class Slice(Op):
     """x[start:end:step] along the given axes."""
 
-    shape_inputs = (1, 2, 3, 4)
+    shape_inputs: tuple[int, ...] = (1, 2, 3, 4)
     mapping = MappingType.ONE_TO_ONE
 
     @property
@@ -187,6 +187,11 @@ class Slice(Op):
         if spans is not None:
             claims[0] = tuple(d if s is None else UNDEF for d, s in zip(y[0].shape, spans, strict=True))
         return claims
+
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        """As many elements forwards are all of them."""
+        spans = self.spans(node, x)
+        return spans is not None and all(s is None or (isinstance(s.step, Dim) and s.step == 1) for s in spans)
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         spans = self.spans(node, x) or []

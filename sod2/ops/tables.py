@@ -11,9 +11,9 @@ from sod2.lattice import UNDEF, Shape
 from sod2.ops.anchor import dims_of
 from sod2.ops.elementwise import CType, Elementwise
 from sod2.ops.gather import wrapped
-from sod2.ops.lift import lift, product
+from sod2.ops.lift import lift, nonempty_guards, product
 from sod2.ops.op import Array, Emitter, Facts, Index, MappingType, Op, register
-from sod2.symbolic import as_dim
+from sod2.symbolic import Dim, as_dim
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 DOMAIN = "ai.onnx.ml"
@@ -100,6 +100,9 @@ class ArrayFeatureExtractor(Op):
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         data, picked = dims_of(x[0]), product(dims_of(x[1]))
         return [(*(data[:-1] or (as_dim(1),)), lift(lambda d: d, picked))]
+
+    def guards(self, node: Node, x: Facts, y: Facts) -> list[tuple[Dim, Dim]]:
+        return nonempty_guards(dims_of(x[0])[-1], product(dims_of(x[1])))
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and x[1] is not None

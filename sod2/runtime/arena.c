@@ -5,293 +5,412 @@
 
    - sod2_place_best_fit is what engines do without a plan: walk through time, give each buffer at its first step the
      smallest free gap that holds it, free it after its last step.
-   - sod2_place_peak_first is dynamic memory planning: buffers are placed outwards from the step of peak usage. Those
-     live there come first, then the ones met when walking one step further in both directions, and so on; each takes
-     the lowest gap among the placed buffers that overlap it in time. At the peak nothing is wasted, and what lies
-     further away reuses the slots below. Only when the arena is then larger than the live peak, a lower bound, more is
-     tried: the buffers that ended above the live peak move half way to the front, and all are placed again, a few
-     rounds; the same from the order of their sizes; best fit. The smallest arena wins: never worse than best fit. Around
-     buffers that are there already, each order is tried once.
+   - sod2_place_peak_first is dynamic memory planning: buffers that live where most is used come first, and each takes
+     the lowest gap among the placed buffers that overlap it in time. At the peak little is wasted, and what lives where
+     less is used fits into the slots below. There are two such orders: by the largest usage that a buffer sees times
+     its size, and by that usage alone, then by its first step. While the arena is larger than the live peak, a lower
+     bound, by more than 1/ENOUGH, the other order is tried, and then both again and again, in turns, after what ended
+     above the live peak has moved half way to the front. The smallest arena wins; best fit is tried too, so that it is
+     never worse. Around buffers that are there already, each order is tried once.
 
-   sod2_place_by_depth arranges a model with branches so that runs which enter few of them need little: what is touched
-   outside branches first, then depth by depth what deeper branches touch besides. The longest path may need more for it,
-   at most 1/DEPTH_COST more, where a run that enters no branch needs at most 1/DEPTH_GAIN; otherwise all are placed
-   together.
+   sod2_place_by_depth arranges a model with branches so that runs which enter few of them need little. Depths of
+   branches form tiers: one ends where the live peak of the next depth is DEPTH_GAIN times that of its first. Outer
+   tiers are placed first, as if there were nothing else; here the second order is the better one. The longest path may
+   need 1/DEPTH_COST of its live peak more for it; otherwise all are placed together.
 
    Sizes that only execution tells are placed while the model runs, around the buffers that are there (`given`): those
    stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
 
-   Both are deterministic and O(n^2) for n buffers: tens of microseconds for 300, and 2 ROUNDS times that where the live
-   peak is not reached; more rounds gain SegmentAnything 3 % and cost milliseconds. The problem, dynamic storage
-   allocation, is NP-hard, so neither is exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the sum
-   of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
+   All is deterministic. Placing once takes time in proportion to the pairs of buffers that overlap in time, of which
+   networks have few: 20 us for 500 buffers, 150 us for the 1200 of RANet. WORK limits what is tried. The problem,
+   dynamic storage allocation, is NP-hard, so nothing is exact. Callers guarantee 0 <= first <= last < steps,
+   bytes >= 0, and that the sum of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
 #include <stdlib.h>
 
 #include "program.h"
 
 #define DEPTH_COST 8
 #define DEPTH_GAIN 2
-#define ROUNDS 4 /* orders derived from one, with up to FEW buffers; fewer in proportion with more */
-#define FEW 256
+#define DEPTHS 256 /* of a uint8_t */
+#define ENOUGH 128
+#define ROUNDS 4
+#define FEW 16 /* near buffers that are sorted */
+#define WORK 40000 /* overlaps looked at, behind which no further order is tried */
 
-typedef struct slot {
-  int64_t begin, end;
-  int32_t first, last;
-} slot;
-
-/* Sort key of a buffer: smaller `major` first, then larger `weight`, then the order of buffers. A weight is bytes or
-   bytes * steps; it is a double because the product may exceed int64_t. */
+/* Larger weights come first. */
 typedef struct ranked {
-  int64_t major;
   double weight;
   int32_t buffer;
 } ranked;
 
+/* Where a buffer begins and ends; -1 while it is not placed. */
+typedef struct slot {
+  int64_t begin, end;
+} slot;
+
+/* An order in which buffers are placed, tier by tier, and where that has put them. */
+enum { BY_PRODUCT, BY_USAGE, ORDERS };
+typedef struct attempt {
+  ranked *order;
+  slot *slots; /* [buffers] */
+} attempt;
+
 typedef struct problem {
   const sod2_range *range;
-  const uint8_t *given; /* NULL: none */
-  int64_t *bytes; /* rounded up */
-  int64_t *usage; /* [steps + 1] bytes live at each step */
-  int64_t *trial; /* offsets of an order that is only tried */
-  slot *placed;   /* sorted by begin */
-  ranked *order;  /* the buffers to place: neither empty nor given */
-  int32_t buffers, count;
-  int32_t peak; /* first step of largest usage */
-  int around;   /* some buffer is given */
+  const uint8_t *given, *depth_of; /* NULL: none; all 0 */
+  int32_t buffers, steps, depths;
+  int64_t *bytes;      /* rounded up */
+  int64_t *most;       /* the largest usage while a buffer lives, of the buffers up to its tier */
+  int64_t *usage;      /* [steps + 1] */
+  slot *near;          /* the placed buffers that overlap one in time */
+  attempt tried[ORDERS];
+  ranked *spare;       /* [2 * buffers] */
+  int32_t *by_first;   /* the buffers that are not empty, by first step */
+  int32_t *first_at;   /* [steps + 1] where those of each step begin */
+  int32_t *older;      /* for each step, the buffers that live there and began before */
+  int32_t *older_at;   /* [steps + 1] where those of each step begin */
+  int32_t tiers, tier_end[DEPTHS]; /* in an order */
+  int64_t floor[DEPTHS];           /* live peak of the tiers up to each */
+  uint8_t tier_of[DEPTHS];         /* of each depth */
+  int64_t work;
 } problem;
 
 static int64_t rounded(int64_t bytes) { return (bytes + SOD2_ALIGN - 1) & ~(int64_t)(SOD2_ALIGN - 1); }
 
-/* Fills usage[steps + 1] and returns the first step where it is largest. */
-static int32_t fill_usage(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *usage) {
+/* ---- what is live when ------------------------------------------------------------------------------------------ */
+
+/* Fills usage[steps + 1] with the bytes live at each step, of buffers up to a depth, and returns the largest. */
+static int64_t fill_usage(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                          const uint8_t *depth_of, int32_t depth, int64_t *usage) {
   memset(usage, 0, sizeof *usage * ((size_t)steps + 1));
   for (int32_t i = 0; i < count; i++) {
+    if (depth_of != NULL && depth_of[i] > depth) continue;
     usage[range[i].first] += rounded(bytes[i]);
     usage[range[i].last + 1] -= rounded(bytes[i]);
   }
-  int32_t peak = 0;
-  for (int32_t step = 1; step < steps; step++) {
-    usage[step] += usage[step - 1];
-    if (usage[step] > usage[peak]) peak = step;
+  int64_t live = 0, peak = 0;
+  for (int32_t step = 0; step < steps; step++) {
+    usage[step] = live += usage[step];
+    peak = sod2_imax(peak, live);
   }
   return peak;
 }
 
-/* Whether a buffer has to be placed. */
-static int is_open(const problem *p, int32_t buffer) {
-  return p->bytes[buffer] > 0 && (p->given == NULL || !p->given[buffer]);
+static int64_t fill_usage_to(problem *p, int32_t depth) {
+  return fill_usage(p->buffers, p->steps, p->range, p->bytes, p->depth_of, depth, p->usage);
 }
 
-/* One block of memory, to be given to free(); NULL when there is none. Offsets of empty buffers are set here. */
-static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                         const uint8_t *given, int64_t *offset) {
-  size_t n = (size_t)count, words = 2 * n + (size_t)steps + 1;
-  problem *p = malloc(sizeof *p + words * sizeof(int64_t) + n * (sizeof(slot) + sizeof(ranked)));
-  if (p == NULL) return NULL;
-  p->range = range;
-  p->given = given;
-  p->bytes = (int64_t *)(p + 1);
-  p->trial = p->bytes + n;
-  p->usage = p->trial + n;
-  p->placed = (slot *)(p->usage + steps + 1);
-  p->order = (ranked *)(p->placed + n);
-  p->buffers = count;
-  p->count = p->around = 0;
-  p->peak = fill_usage(count, steps, range, bytes, p->usage);
-  for (int32_t i = 0; i < count; i++) {
-    p->bytes[i] = rounded(bytes[i]);
-    if (given == NULL || !given[i]) offset[i] = 0;
-    p->trial[i] = offset[i];
-    p->count += is_open(p, i);
-    p->around |= given != NULL && given[i];
+static int32_t tier_of(const problem *p, int32_t buffer) {
+  return p->depth_of == NULL ? 0 : p->tier_of[p->depth_of[buffer]];
+}
+
+/* Groups the depths into tiers; floors, and the usage that each buffer sees. */
+static void fill_tiers(problem *p) {
+  int64_t outer = 0;
+  p->tiers = 0;
+  for (int32_t depth = 0; depth < p->depths; depth++) {
+    int64_t peak = fill_usage_to(p, depth);
+    if (depth == 0 || peak >= DEPTH_GAIN * outer) p->tiers++, outer = peak;
+    p->tier_of[depth] = (uint8_t)(p->tiers - 1);
+    p->floor[p->tiers - 1] = peak;
   }
+  for (int32_t depth = p->depths - 1, tier = p->tiers; depth >= 0; depth--) {
+    if (p->tier_of[depth] == tier) continue;
+    tier = p->tier_of[depth];
+    if (depth + 1 < p->depths) fill_usage_to(p, depth); /* usage is that of the deepest */
+    for (int32_t i = 0; i < p->buffers; i++) {
+      if (tier_of(p, i) != tier) continue;
+      p->most[i] = 0;
+      for (int32_t step = p->range[i].first; step <= p->range[i].last; step++)
+        p->most[i] = sod2_imax(p->most[i], p->usage[step]);
+    }
+  }
+}
+
+/* Numbers of the buffers that are not empty, by step: counts at [step + 1] become places, which are then filled. */
+static void fill_lists(problem *p) {
+  int32_t *first_at = p->first_at, *older_at = p->older_at;
+  for (int32_t i = 0; i < p->buffers; i++) {
+    if (p->bytes[i] == 0) continue;
+    first_at[p->range[i].first + 1]++;
+    for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) older_at[step + 1]++;
+  }
+  for (int32_t step = 0; step < p->steps; step++) {
+    first_at[step + 1] += first_at[step];
+    older_at[step + 1] += older_at[step];
+  }
+  for (int32_t i = 0; i < p->buffers; i++)
+    if (p->bytes[i] > 0) p->by_first[first_at[p->range[i].first]++] = i;
+  for (int32_t j = 0; j < first_at[p->steps]; j++) {
+    int32_t i = p->by_first[j];
+    for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) p->older[older_at[step]++] = i;
+  }
+  for (int32_t step = p->steps; step > 0; step--) { /* each place has moved to where the next step's begin */
+    first_at[step] = first_at[step - 1];
+    older_at[step] = older_at[step - 1];
+  }
+  first_at[0] = older_at[0] = 0;
+}
+
+/* One block of memory, to be given to free(); NULL when there is none. */
+static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
+                         const uint8_t *given, const uint8_t *depth_of, int32_t depths) {
+  size_t n = (size_t)count, s = (size_t)steps + 2, lives = 0;
+  for (int32_t i = 0; i < count; i++) lives += bytes[i] > 0 ? (size_t)(range[i].last - range[i].first) : 0;
+  size_t words = 2 * n + s, slots = (1 + ORDERS) * n, ranks = (2 + ORDERS) * n, numbers = n + 2 * s + lives;
+  problem *p = malloc(sizeof *p + words * sizeof(int64_t) + slots * sizeof(slot) + ranks * sizeof(ranked) +
+                      numbers * sizeof(int32_t));
+  if (p == NULL) return NULL;
+  *p = (problem){.range = range, .given = given, .depth_of = depth_of, .depths = depths};
+  p->buffers = count;
+  p->steps = steps;
+  p->bytes = (int64_t *)(p + 1);
+  p->most = p->bytes + n;
+  p->usage = p->most + n;
+  p->near = (slot *)(p->usage + s);
+  ranked *orders = (ranked *)(p->near + (1 + ORDERS) * n);
+  for (size_t k = 0; k < ORDERS; k++) p->tried[k] = (attempt){orders + k * n, p->near + (1 + k) * n};
+  p->spare = orders + ORDERS * n;
+  p->by_first = (int32_t *)(p->spare + 2 * n);
+  p->first_at = p->by_first + n;
+  p->older_at = p->first_at + s;
+  p->older = p->older_at + s;
+  memset(p->first_at, 0, 2 * s * sizeof *p->first_at);
+  for (int32_t i = 0; i < count; i++) p->bytes[i] = rounded(bytes[i]);
+  fill_tiers(p);
+  fill_lists(p);
   return p;
 }
 
-static int by_rank(const void *left, const void *right) {
-  const ranked *a = left, *b = right;
-  if (a->major != b->major) return a->major < b->major ? -1 : 1;
-  if (a->weight != b->weight) return a->weight > b->weight ? -1 : 1;
-  return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
+/* ---- orders ----------------------------------------------------------------------------------------------------- */
+
+/* Stable. Most orders are nearly sorted: runs that are need no merging. */
+static void sort(ranked *a, ranked *spare, int32_t count) {
+  for (int32_t width = 1; width < count; width *= 2)
+    for (int32_t low = 0; low + width < count; low += 2 * width) {
+      int32_t middle = low + width, end = (int32_t)sod2_imin(middle + width, count);
+      if (a[middle - 1].weight >= a[middle].weight) continue;
+      memcpy(spare, a + low, sizeof *a * (size_t)width);
+      for (int32_t i = 0, j = middle, k = low; i < width;)
+        a[k++] = j < end && a[j].weight > spare[i].weight ? a[j++] : spare[i++];
+    }
 }
 
-/* Steps between a buffer's life and the step of peak usage; 0 for the buffers live there. */
-static int64_t distance(sod2_range live, int32_t peak) {
-  return live.first > peak ? live.first - peak : live.last < peak ? peak - live.last : 0;
+/* Fills an order with the buffers that have to be placed; in ties the one that begins earlier is first. */
+static void rank(problem *p, int by) {
+  ranked *order = p->tried[by].order;
+  int32_t count = 0;
+  for (int32_t tier = 0; tier < p->tiers; tier++) {
+    int32_t begin = count;
+    for (int32_t j = 0; j < p->first_at[p->steps]; j++) {
+      int32_t i = p->by_first[j];
+      if (tier_of(p, i) != tier || (p->given != NULL && p->given[i])) continue;
+      order[count++] = (ranked){(double)p->most[i] * (by == BY_PRODUCT ? (double)p->bytes[i] : 1), i};
+    }
+    sort(order + begin, p->spare, count - begin);
+    p->tier_end[tier] = count;
+  }
 }
 
-enum order { OUTWARDS, LARGEST_FIRST, FIRST_USE };
+/* Moves what ended above the live peak of its tier half way to the front of it. */
+static void advance(problem *p, attempt tried) {
+  for (int32_t tier = 0, begin = 0; tier < p->tiers; begin = p->tier_end[tier++]) {
+    int32_t count = p->tier_end[tier] - begin, late = 0, kept = 0;
+    ranked *order = tried.order + begin, *moved = p->spare, *stays = p->spare + count;
+    for (int32_t i = 0; i < count; i++) {
+      int32_t buffer = order[i].buffer;
+      int is_late = tried.slots[buffer].end > p->floor[tier];
+      if (is_late)
+        moved[late++] = (ranked){i / 2, buffer};
+      else
+        stays[kept++] = (ranked){i, buffer};
+    }
+    for (int32_t i = 0, j = 0; i + j < count;)
+      *order++ = j < late && (i == kept || moved[j].weight <= stays[i].weight) ? moved[j++] : stays[i++];
+  }
+}
 
-static void sort(problem *p, enum order by) {
-  ranked *next = p->order;
+/* ---- placing ---------------------------------------------------------------------------------------------------- */
+
+/* Fills p->near and returns their number. */
+static int32_t gather(problem *p, int32_t buffer, const slot *slots) {
+  sod2_range live = p->range[buffer];
+  int32_t found = 0;
+  const int32_t *begin[2] = {p->older + p->older_at[live.first], p->by_first + p->first_at[live.first]};
+  const int32_t *end[2] = {p->older + p->older_at[live.first + 1], p->by_first + p->first_at[live.last + 1]};
+  for (int part = 0; part < 2; part++) {
+    p->work += end[part] - begin[part];
+    for (const int32_t *other = begin[part]; other < end[part]; other++) {
+      p->near[found] = slots[*other];
+      found += slots[*other].begin >= 0; /* no branch: it would be mispredicted */
+    }
+  }
+  return found;
+}
+
+/* Sorts the near buffers by insertion: they are few. */
+static void sort_near(problem *p, int32_t count) {
+  for (int32_t i = 1; i < count; i++) {
+    slot moved = p->near[i];
+    int32_t j = i;
+    for (; j > 0 && p->near[j - 1].begin > moved.begin; j--) p->near[j] = p->near[j - 1];
+    p->near[j] = moved;
+  }
+}
+
+/* The lowest gap of so many bytes among the near buffers. Where they are many, again and again all are looked at, which
+   vector units do faster than sorting: what lies in the way ends before every later begin. */
+static int64_t lowest(problem *p, int32_t count, int64_t bytes) {
+  int64_t begin = 0;
+  if (count <= FEW) {
+    sort_near(p, count);
+    for (int32_t j = 0; j < count && p->near[j].begin - begin < bytes; j++) begin = sod2_imax(begin, p->near[j].end);
+    return begin;
+  }
+  for (int64_t next = 0;; begin = next) {
+    for (int32_t j = 0; j < count; j++) {
+      slot other = p->near[j];
+      int meets = (other.begin < begin + bytes) & (other.end > begin);
+      next = sod2_imax(next, meets ? other.end : 0);
+    }
+    if (next == begin) return begin;
+  }
+}
+
+/* The smallest gap among the near buffers, the free bytes at the arena's end included; where none is large enough, the
+   place behind them. */
+static int64_t best_fit(problem *p, int32_t count, int64_t bytes, int64_t arena) {
+  sort_near(p, count);
+  int64_t end = 0, best = INT64_MAX, begin = 0;
+  for (int32_t j = 0; j < count; j++) {
+    int64_t gap = p->near[j].begin - end;
+    if (gap >= bytes && gap < best) best = gap, begin = end;
+    end = sod2_imax(end, p->near[j].end);
+  }
+  return best == INT64_MAX || (arena - end >= bytes && arena - end < best) ? end : begin;
+}
+
+/* Begins a placement: only what is given lies somewhere, where `offset` says. Returns the arena that it needs. */
+static int64_t clear(const problem *p, const int64_t *offset, slot *slots) {
+  int64_t arena = 0;
   for (int32_t i = 0; i < p->buffers; i++) {
-    if (!is_open(p, i)) continue;
-    sod2_range live = p->range[i];
-    double bytes = (double)p->bytes[i];
-    if (by == OUTWARDS) *next++ = (ranked){distance(live, p->peak), bytes * (live.last - live.first + 1), i};
-    if (by == LARGEST_FIRST) *next++ = (ranked){0, bytes, i};
-    if (by == FIRST_USE) *next++ = (ranked){live.first, 0, i};
+    int64_t begin = p->given != NULL && p->given[i] ? offset[i] : p->bytes[i] > 0 ? -1 : 0;
+    slots[i] = (slot){begin, begin + p->bytes[i]};
+    if (begin >= 0 && p->bytes[i] > 0) arena = sod2_imax(arena, slots[i].end);
   }
-  qsort(p->order, (size_t)p->count, sizeof *p->order, by_rank);
+  return arena;
 }
 
-/* Puts a buffer at `begin`; `placed` stays sorted. Returns where it ends. */
-static int64_t put(problem *p, int32_t placed, int32_t buffer, int64_t begin, int64_t *offset) {
-  slot added = {begin, begin + p->bytes[buffer], p->range[buffer].first, p->range[buffer].last};
-  int32_t at = 0;
-  for (int32_t end = placed; at < end;) {
-    int32_t middle = at + (end - at) / 2;
-    if (p->placed[middle].begin > begin)
-      end = middle;
+/* Both return the arena's size. */
+static int64_t place_lowest(problem *p, attempt tried, const int64_t *offset) {
+  int64_t arena = clear(p, offset, tried.slots);
+  for (int32_t i = 0; i < p->tier_end[p->tiers - 1]; i++) {
+    int32_t buffer = tried.order[i].buffer;
+    int64_t begin = lowest(p, gather(p, buffer, tried.slots), p->bytes[buffer]), end = begin + p->bytes[buffer];
+    tried.slots[buffer] = (slot){begin, end};
+    arena = sod2_imax(arena, end);
+  }
+  return arena;
+}
+
+static int64_t place_best_fit(problem *p, slot *slots, const int64_t *offset) {
+  int64_t arena = clear(p, offset, slots);
+  for (int32_t i = 0; i < p->first_at[p->steps]; i++) {
+    int32_t buffer = p->by_first[i];
+    if (slots[buffer].begin >= 0) continue; /* given */
+    int64_t begin = best_fit(p, gather(p, buffer, slots), p->bytes[buffer], arena), end = begin + p->bytes[buffer];
+    slots[buffer] = (slot){begin, end};
+    arena = sod2_imax(arena, end);
+  }
+  return arena;
+}
+
+/* Keeps the offsets of a placement when it needs less than `arena`. Returns the smaller size. */
+static int64_t keep_smaller(const problem *p, const slot *slots, int64_t needed, int64_t arena, int64_t *offset) {
+  for (int32_t i = 0; i < p->buffers && needed < arena; i++) offset[i] = slots[i].begin;
+  return sod2_imin(needed, arena);
+}
+
+/* Tries the orders in turns. Returns the smallest arena, whose offsets are kept. */
+static int64_t search(problem *p, int64_t *offset) {
+  const int64_t peak = p->floor[p->tiers - 1];
+  const int begin = p->tiers > 1 ? BY_USAGE : BY_PRODUCT;
+  int64_t arena = INT64_MAX;
+  for (int k = 0; k < ORDERS * (p->given != NULL ? 1 : ROUNDS); k++) {
+    const int by = (begin + k) % ORDERS;
+    const attempt tried = p->tried[by];
+    if (k < ORDERS)
+      rank(p, by);
     else
-      at = middle + 1;
-  }
-  memmove(p->placed + at + 1, p->placed + at, sizeof added * (size_t)(placed - at));
-  p->placed[at] = added;
-  offset[buffer] = begin;
-  return added.end;
-}
-
-/* Fills p->placed with the given buffers and returns their number; *arena becomes what they need. */
-static int32_t put_given(problem *p, int64_t *offset, int64_t *arena) {
-  int32_t placed = 0;
-  *arena = 0;
-  for (int32_t i = 0; p->given != NULL && i < p->buffers; i++)
-    if (p->given[i] && p->bytes[i] > 0) *arena = sod2_imax(*arena, put(p, placed++, i, offset[i], offset));
-  return placed;
-}
-
-/* Gives every buffer, in p->order, the lowest gap that holds it. Returns the size of the arena. */
-static int64_t place_lowest(problem *p, int64_t *offset) {
-  int64_t arena;
-  int32_t given = put_given(p, offset, &arena);
-  for (int32_t i = 0; i < p->count; i++) {
-    int32_t buffer = p->order[i].buffer;
-    sod2_range live = p->range[buffer];
-    int64_t bytes = p->bytes[buffer], begin = 0;
-    for (int32_t j = 0; j < given + i; j++) {
-      slot other = p->placed[j];
-      int meets = (other.last >= live.first) & (other.first <= live.last); /* no branch: it would be mispredicted */
-      if (meets & (other.begin - begin >= bytes)) break;
-      begin = sod2_imax(begin, meets ? other.end : 0);
-    }
-    arena = sod2_imax(arena, put(p, given + i, buffer, begin, offset));
+      advance(p, tried);
+    arena = keep_smaller(p, tried.slots, place_lowest(p, tried, offset), arena, offset);
+    if (arena <= peak + peak / ENOUGH || p->work > WORK) break;
   }
   return arena;
 }
 
-/* Gives every buffer, in order of first use, the smallest gap that holds it, the free bytes at the arena's end included;
-   where none does, the arena grows. Buffers whose last step has passed are dropped from p->placed. */
-static int64_t place_best_fit(problem *p, int64_t *offset) {
-  int64_t arena;
-  int32_t placed = put_given(p, offset, &arena);
-  sort(p, FIRST_USE);
-  for (int32_t i = 0; i < p->count; i++) {
-    int32_t buffer = p->order[i].buffer, live = 0;
-    int64_t bytes = p->bytes[buffer], end = 0, best = INT64_MAX, begin = 0;
-    for (int32_t j = 0; j < placed; j++) {
-      slot other = p->placed[j];
-      if (other.last < p->range[buffer].first) continue;
-      p->placed[live++] = other;
-      if (other.first > p->range[buffer].last) continue; /* a given one, later */
-      int64_t gap = other.begin - end;
-      if (gap >= bytes && gap < best) best = gap, begin = end;
-      end = sod2_imax(end, other.end);
-    }
-    if (best == INT64_MAX || (arena - end >= bytes && arena - end < best)) begin = end;
-    placed = live + 1;
-    arena = sod2_imax(arena, put(p, live, buffer, begin, offset));
-  }
-  return arena;
-}
-
-/* The offsets of `trial` when they need less than `arena`, else those already in `offset`. */
-static int64_t keep_smaller(const problem *p, int64_t trial, int64_t arena, int64_t *offset) {
-  if (trial >= arena) return arena;
-  memcpy(offset, p->trial, sizeof *offset * (size_t)p->buffers);
-  return trial;
-}
-
-/* Moves every buffer of p->order that the trial lets end above the live peak half way to the front. */
-static void advance(problem *p) {
-  for (int32_t i = 0; i < p->count; i++) {
-    ranked late = p->order[i];
-    if (p->trial[late.buffer] + p->bytes[late.buffer] <= p->usage[p->peak]) continue;
-    memmove(p->order + i / 2 + 1, p->order + i / 2, sizeof late * (size_t)(i - i / 2));
-    p->order[i / 2] = late;
-  }
-}
-
-/* Places in an order, and then again and again in orders in which what came to lie above the live peak is earlier,
-   until nothing does. Returns the smallest arena, whose offsets are kept. */
-static int64_t improve(problem *p, enum order by, int64_t arena, int64_t *offset) {
-  int32_t rounds = p->around ? 1 : (int32_t)sod2_imax(1, ROUNDS * (int64_t)FEW / sod2_imax(FEW, p->count));
-  sort(p, by);
-  for (int32_t round = 0; round < rounds && arena > p->usage[p->peak]; round++) {
-    if (round > 0) advance(p);
-    arena = keep_smaller(p, place_lowest(p, p->trial), arena, offset);
-  }
-  return arena;
+/* The search, and best fit where that does not reach the live peak. */
+static int64_t place_together(problem *p, int64_t *offset) {
+  int64_t arena = search(p, offset);
+  slot *slots = p->tried[0].slots;
+  if (arena <= p->floor[0]) return arena;
+  return keep_smaller(p, slots, place_best_fit(p, slots, offset), arena, offset);
 }
 
 /* All return -1 when there is no memory for planning. */
 int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                               const uint8_t *given, int64_t *offset) {
-  problem *p = describe(count, steps, range, bytes, given, offset);
-  if (p == NULL) return -1;
-  int64_t arena = improve(p, OUTWARDS, INT64_MAX, offset);
-  arena = improve(p, LARGEST_FIRST, arena, offset);
-  if (arena > p->usage[p->peak]) arena = keep_smaller(p, place_best_fit(p, p->trial), arena, offset);
+  problem *p = describe(count, steps, range, bytes, given, NULL, 1);
+  int64_t arena = p != NULL ? place_together(p, offset) : -1;
   free(p);
   return arena;
 }
 
 int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                             const uint8_t *given, int64_t *offset) {
-  problem *p = describe(count, steps, range, bytes, given, offset);
+  problem *p = describe(count, steps, range, bytes, given, NULL, 1);
   if (p == NULL) return -1;
-  int64_t arena = place_best_fit(p, offset);
+  slot *slots = p->tried[0].slots;
+  int64_t arena = keep_smaller(p, slots, place_best_fit(p, slots, offset), INT64_MAX, offset);
   free(p);
   return arena;
 }
 
+/* The arena up to each depth. */
+static void fill_needed(const problem *p, const int64_t *offset, int64_t *needed) {
+  memset(needed, 0, sizeof *needed * (size_t)p->depths);
+  for (int32_t i = 0; i < p->buffers; i++) {
+    int64_t *end = needed + p->depth_of[i];
+    if (p->bytes[i] > 0) *end = sod2_imax(*end, offset[i] + p->bytes[i]);
+  }
+  for (int32_t depth = 1; depth < p->depths; depth++) needed[depth] = sod2_imax(needed[depth], needed[depth - 1]);
+}
+
 int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                             const uint8_t *depth_of, int32_t depths, int64_t *offset, int64_t *needed) {
-  const int64_t together = sod2_place_peak_first(count, steps, range, bytes, NULL, offset);
-  for (int32_t depth = 0; depth < depths; depth++) needed[depth] = together;
-  size_t n = (size_t)count;
-  int64_t *known = malloc((2 * n + (size_t)depths) * sizeof *known + n);
-  if (known == NULL || together < 0) {
-    free(known);
-    return -1;
+  problem *p = describe(count, steps, range, bytes, NULL, depth_of, depths);
+  if (p == NULL) return -1;
+  const int64_t peak = p->floor[p->tiers - 1];
+  int64_t arena = p->tiers > 1 ? search(p, offset) : place_together(p, offset);
+  if (p->tiers > 1 && arena > peak + peak / DEPTH_COST) {
+    int64_t *trial = p->most, together = sod2_place_peak_first(count, steps, range, bytes, NULL, trial);
+    if (together < arena) memcpy(offset, trial, sizeof *offset * (size_t)count); /* if it is -1, nothing counts */
+    arena = sod2_imin(arena, together);
   }
-  int64_t *apart = known + n, *ends = apart + n, end = 0;
-  uint8_t *given = (uint8_t *)(ends + depths);
-  for (int32_t depth = 0; depth < depths && end >= 0; depth++) {
-    for (int32_t i = 0; i < count; i++) {
-      known[i] = depth_of[i] <= depth ? bytes[i] : 0;
-      given[i] = depth_of[i] < depth;
-    }
-    ends[depth] = end = sod2_place_peak_first(count, steps, range, known, given, apart);
-  }
-  if (end >= 0 && (end <= together || (end <= together + together / DEPTH_COST && ends[0] <= together / DEPTH_GAIN))) {
-    memcpy(offset, apart, n * sizeof *offset);
-    memcpy(needed, ends, (size_t)depths * sizeof *needed);
-  }
-  free(known);
-  return end < 0 ? -1 : needed[depths - 1];
+  fill_needed(p, offset, needed);
+  free(p);
+  return arena;
 }
 
 void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {
-  const int32_t step_of_peak = fill_usage(count, steps, range, bytes, allowance);
-  const int64_t peak = allowance[step_of_peak];
+  const int64_t peak = fill_usage(count, steps, range, bytes, NULL, 0, allowance);
   for (int32_t step = 0; step < steps; step++) allowance[step] = peak - allowance[step];
 }
 
 int64_t sod2_live_peak(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes) {
   int64_t *usage = malloc(sizeof *usage * ((size_t)steps + 1));
   if (usage == NULL) return -1;
-  int64_t peak = usage[fill_usage(count, steps, range, bytes, usage)];
+  int64_t peak = fill_usage(count, steps, range, bytes, NULL, 0, usage);
   free(usage);
   return peak;
 }

@@ -36,16 +36,20 @@ void sod2_softmax(const float *x, float *y, int64_t outer, int64_t n, int64_t in
 void sod2_log_softmax(const float *x, float *y, int64_t outer, int64_t n, int64_t inner, sod2_pool *pool);
 
 /* y = (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of [outer, n]; scale and bias have n elements or
-   are NULL (1 and 0). mean and inv_std, [outer], receive the statistics unless NULL. */
+   are NULL (1 and 0). mean and inv_std, [outer], receive the statistics unless NULL. Normalisations and reductions hand
+   their result to an epilogue unless that is NULL: row = outer, col along n, or inner of a reduction; of a group
+   normalisation batch = image, row = channel, col = spatial. */
 void sod2_layer_norm(const float *x, const float *scale, const float *bias, float *y, float *mean, float *inv_std,
-                     int64_t outer, int64_t n, float epsilon, sod2_pool *pool);
+                     int64_t outer, int64_t n, float epsilon, sod2_epilogue epilogue, const void *args,
+                     sod2_pool *pool);
 /* y = x / sqrt(mean of squares + epsilon) * scale. */
 void sod2_rms_norm(const float *x, const float *scale, float *y, int64_t outer, int64_t n, float epsilon,
-                   sod2_pool *pool);
+                   sod2_epilogue epilogue, const void *args, sod2_pool *pool);
 /* Group normalisation of [batch, channels, spatial]: statistics over channels/groups * spatial elements, scale and bias
    by channel (NULL: 1 and 0). groups == channels is instance normalisation. groups must divide channels. */
 void sod2_group_norm(const float *x, const float *scale, const float *bias, float *y, int64_t batch, int64_t channels,
-                     int64_t groups, int64_t spatial, float epsilon, sod2_pool *pool);
+                     int64_t groups, int64_t spatial, float epsilon, sod2_epilogue epilogue, const void *args,
+                     sod2_pool *pool);
 
 typedef enum sod2_reduction {
     SOD2_REDUCE_SUM,
@@ -60,7 +64,8 @@ typedef enum sod2_reduction {
     SOD2_REDUCE_LOG_SUM_EXP
 } sod2_reduction;
 /* y[outer, inner] from x[outer, n, inner]. */
-void sod2_reduce(const float *x, float *y, sod2_reduction op, int64_t outer, int64_t n, int64_t inner, sod2_pool *pool);
+void sod2_reduce(const float *x, float *y, sod2_reduction op, int64_t outer, int64_t n, int64_t inner,
+                 sod2_epilogue epilogue, const void *args, sod2_pool *pool);
 
 /* ---- pool.c ----------------------------------------------------------------------------------------------------- */
 

@@ -53,13 +53,22 @@ static int grow(sod2_model *model, int64_t wanted) {
   return SOD2_OK;
 }
 
-/* Whether the arena may have to grow while the model runs. */
-static int grows(const sod2_program *program) { return program->minted > 0 || program->deepest > 0; }
+/* Whether the arena may have to grow while the model runs, whichever table it runs by. */
+static int grows(void) {
+  int found = 0;
+  for (const sod2_program *table = &sod2_main; table != NULL; table = table->leaner)
+    found |= table->minted > 0 || table->deepest > 0;
+  return found;
+}
+
+int64_t sod2_mapped(int64_t bytes) {
+  int64_t page = sysconf(_SC_PAGESIZE);
+  return (bytes + SOD2_ALIGN + page - 1) / page * page; /* an empty tensor at the end has readable bytes too */
+}
 
 int sod2_reserve(sod2_model *model, int64_t bytes) {
-  int64_t page = sysconf(_SC_PAGESIZE);
-  int64_t wanted = (bytes + SOD2_ALIGN + page - 1) / page * page; /* an empty tensor at the end has readable bytes too */
-  if (grows(model->program)) return wanted <= model->reserved ? SOD2_OK : grow(model, wanted);
+  int64_t wanted = sod2_mapped(bytes);
+  if (grows()) return wanted <= model->reserved ? SOD2_OK : grow(model, wanted);
   if (bytes <= model->reserved) return SOD2_OK;
   sod2_unreserve(model);
   void *mapped = mmap(NULL, (size_t)wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

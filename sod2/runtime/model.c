@@ -34,12 +34,17 @@ static void *table(int64_t count, size_t size) { return calloc((size_t)count + 1
 
 static int allocate_tables(sod2_model *model) {
   const sod2_program *program = model->program;
+  int32_t buffers = 0, steps = 0;
+  for (const sod2_program *p = program; p != NULL; p = p->leaner) {
+    if (p->buffers > buffers) buffers = p->buffers;
+    if (p->steps > steps) steps = p->steps;
+  }
   for (int32_t i = 0; i < program->inputs; i++) model->ranks += program->input[i].rank;
-  model->address = table(program->buffers, sizeof *model->address);
+  model->address = table(buffers, sizeof *model->address);
   model->input = table(program->inputs, sizeof *model->input);
-  model->given = table(program->buffers, sizeof *model->given);
+  model->given = table(buffers, sizeof *model->given);
   model->block = table(program->blocks, sizeof *model->block);
-  model->step_ns = table(program->steps, sizeof *model->step_ns);
+  model->step_ns = table(steps, sizeof *model->step_ns);
   if (!model->address || !model->input || !model->given || !model->block || !model->step_ns)
     return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
   return SOD2_OK;
@@ -92,6 +97,7 @@ int sod2_bind(sod2_model *model, const int64_t *dims) {
   if (code == SOD2_OK) code = sod2_reserve(model, model->plan[index]->needed[0]);
   if (code != SOD2_OK) return code;
   model->bound = sod2_use_plan(model, index);
+  model->program = model->bound->program;
   model->arena_bytes = model->bound->arena_bytes;
   model->live_bytes = model->bound->live_bytes;
   model->ran = 0;
@@ -198,6 +204,8 @@ sod2_stats sod2_get_stats(const sod2_model *model) {
     blocks.capacity += model->block[i].capacity;
     blocks.needed += model->block[i].needed;
   }
+  int32_t table = 0;
+  for (const sod2_program *p = &sod2_main; p != model->program; p = p->leaner) table++;
   return (sod2_stats){
       .arena_bytes = model->arena_bytes + blocks.needed,
       .live_bytes = model->live_bytes + blocks.needed,
@@ -205,6 +213,7 @@ sod2_stats sod2_get_stats(const sod2_model *model) {
       .weight_bytes = model->program->weight_bytes,
       .bind_ns = model->bind_ns,
       .threads = sod2_pool_threads(model->pool),
+      .table = table,
   };
 }
 

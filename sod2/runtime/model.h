@@ -10,13 +10,14 @@
 /* What bind decides for one tuple of dims, and what each run adds from stage 1 on. The arrays lie in one block behind
    the struct. */
 typedef struct sod2_plan {
+  const sod2_program *program; /* the table */
   int64_t *dims, *sym, *choice, *offset, *bytes;
   int64_t *needed; /* [deepest + 1] arena of a run that enters branches up to a depth */
   int64_t arena_bytes, live_bytes; /* of stage 0 */
 } sod2_plan;
 
 struct sod2_model {
-  const sod2_program *program;
+  const sod2_program *program; /* of the bound plan; the plain one before */
   sod2_pool *pool;
   char *file; /* weights.bin, header included */
   int64_t file_bytes;
@@ -61,6 +62,8 @@ void sod2_restart(sod2_model *model);
 
 /* ---- mapping.c ---- */
 extern char sod2_nothing[SOD2_ALIGN]; /* where empty tensors are: no address that C may calculate with is NULL */
+/* Bytes that are mapped for an arena of so many. */
+int64_t sod2_mapped(int64_t bytes);
 /* Makes the arena hold `bytes`. What was in it is lost when it grows, unless it may do so during a run. */
 int sod2_reserve(sod2_model *model, int64_t bytes);
 void sod2_unreserve(sod2_model *model);

@@ -2,7 +2,9 @@
    of a model whose execution mints symbols (program.h: stages) decides from stage 1 on, from the bound plan and the
    symbols learnt alone.
 
-   Plans of the last SOD2_PLANS dims are kept; binding dims that were seen costs a comparison. */
+   Plans of the last SOD2_PLANS dims are kept; binding dims that were seen costs a comparison. With a memory budget a
+   model has several tables, and a plan is that of the first whose arena fits. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "model.h"
@@ -24,12 +26,12 @@ static int check_dims(const sod2_program *program, const int64_t *dims) {
   return SOD2_OK;
 }
 
-static sod2_plan *create_plan(const sod2_model *model) {
-  const sod2_program *program = model->program;
+static sod2_plan *create_plan(const sod2_model *model, const sod2_program *program) {
   size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
                  2 * (size_t)program->buffers + (size_t)program->deepest + 1;
   sod2_plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
   if (created == NULL) return NULL;
+  created->program = program;
   created->dims = (int64_t *)(created + 1);
   created->sym = created->dims + model->ranks;
   created->choice = created->sym + program->symbols + program->minted;
@@ -85,7 +87,7 @@ static int64_t live_peak(const sod2_program *program, const sod2_plan *placed) {
 
 /* Symbols, kernel versions, sizes and offsets for `dims`. */
 static int fill_plan(sod2_model *model, const int64_t *dims, sod2_plan *filled) {
-  const sod2_program *program = model->program;
+  const sod2_program *program = filled->program;
   int overflow = 0;
   memcpy(filled->dims, dims, sizeof *dims * (size_t)model->ranks);
   if (program->bind(dims, filled->sym, sod2_sentence, sizeof sod2_sentence) != 0) return SOD2_ERROR_INPUT;
@@ -100,18 +102,49 @@ static int fill_plan(sod2_model *model, const int64_t *dims, sod2_plan *filled) 
   return SOD2_OK;
 }
 
+static int fits(const sod2_program *program, int64_t arena) {
+  return program->budget == 0 || sod2_mapped(arena) <= program->budget;
+}
+
+/* Says that no table fits the budget. */
+static int over_budget(const sod2_program *program, const int64_t *dims, int64_t least) {
+  char shapes[SOD2_SENTENCE / 2] = "";
+  size_t length = 0;
+  for (int32_t i = 0; i < program->inputs; i++)
+    for (int32_t axis = 0; axis < program->input[i].rank && length < sizeof shapes - 1; axis++) {
+      const char *before = axis > 0 ? "x" : length > 0 ? " and " : " at input dims ";
+      int written = snprintf(shapes + length, sizeof shapes - length, "%s%lld", before, (long long)*dims++);
+      length = length + (size_t)written < sizeof shapes ? length + (size_t)written : sizeof shapes - 1;
+    }
+  return sod2_refuse(SOD2_ERROR_BUDGET, "model %s needs at least %lld bytes%s; the budget is %lld", program->name,
+                     (long long)sod2_mapped(least), shapes, (long long)program->budget);
+}
+
+/* The plan of the first table that fits; all are tried before anything is mapped. */
+static int choose_plan(sod2_model *model, const int64_t *dims, sod2_plan **chosen) {
+  int64_t least = INT64_MAX / 2;
+  for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner) {
+    sod2_plan *created = create_plan(model, program);
+    if (created == NULL) return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", program->name);
+    int code = fill_plan(model, dims, created);
+    if (code == SOD2_OK && fits(program, created->arena_bytes)) {
+      *chosen = created;
+      return SOD2_OK;
+    }
+    least = sod2_imin(least, created->arena_bytes);
+    free(created);
+    if (code != SOD2_OK) return code;
+  }
+  return over_budget(&sod2_main, dims, least);
+}
+
 /* Computes the plan of new dims and remembers it, in place of the one that was not used for longest. */
 static int add_plan(sod2_model *model, const int64_t *dims) {
   int64_t started = sod2_now_ns();
+  sod2_plan *created;
   int code = check_dims(model->program, dims);
+  if (code == SOD2_OK) code = choose_plan(model, dims, &created);
   if (code != SOD2_OK) return code;
-  sod2_plan *created = create_plan(model);
-  if (created == NULL) return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", model->program->name);
-  code = fill_plan(model, dims, created);
-  if (code != SOD2_OK) {
-    free(created);
-    return code;
-  }
   if (model->plans == SOD2_PLANS) free(model->plan[--model->plans]);
   model->plan[model->plans++] = created;
   model->bind_ns = sod2_now_ns() - started;
@@ -164,6 +197,9 @@ static int place_stage(sod2_model *model, int number) {
   int64_t arena = place(program, model->given, bound), live = live_peak(program, bound);
   if (arena < 0 || live < 0)
     return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  if (!fits(program, arena))
+    return sod2_refuse(SOD2_ERROR_BUDGET, "model %s needs %lld bytes for these inputs; the budget is %lld",
+                       program->name, (long long)sod2_mapped(arena), (long long)program->budget);
   model->arena_bytes = sod2_imax(model->arena_bytes, arena);
   model->live_bytes = sod2_imax(model->live_bytes, live);
   return sod2_reserve(model, arena);

@@ -55,7 +55,7 @@ typedef struct sod2_program {
     const sod2_io *input, *output;
     const char *const *step_name;
     const sod2_range *range;                     /* [buffers] */
-    int32_t peak_first;                          /* placement at bind: 1 = from the peak outwards (DMP), 0 = best fit in order of first use */
+    int32_t peak_first;                          /* placement at bind: 1 = what lives where most is used first (DMP), 0 = best fit in order of first use */
     /* Reads the symbols out of the concatenated input dims and checks every guard. Returns 0, or writes a sentence. */
     int (*bind)(const int64_t *dims, int64_t *sym, char *message, int64_t capacity);
     /* Fills `plan` (kernel versions) and bytes of every buffer; `weights` is the payload, to see which layouts exist; *overflow becomes 1 when a size exceeds 2^62. */
@@ -76,6 +76,11 @@ typedef struct sod2_program {
     const int32_t *stage_of;                     /* [buffers] */
     int (*stage)(int number, const int64_t *sym, const char *weights, int threads, int64_t *plan, int64_t *bytes,
                  int *overflow, char *message, int64_t capacity);
+    /* Of a model with a memory budget; 0 and NULL without. Bytes of the arena that no run may exceed, and the next table:
+       a plan of the same function with less memory and more work (sod2/rematerialize.py). A shape gets the first that
+       fits. Inputs, outputs, symbols, minted symbols, blocks and weights are those of sod2_main. */
+    int64_t budget;
+    const struct sod2_program *leaner;
 } sod2_program;
 
 /* Begins a stage in the middle of a run: evaluates its sizes and places its buffers among those that are there, which
@@ -129,8 +134,8 @@ int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *ra
                               const uint8_t *given, int64_t *offset);
 int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                             const uint8_t *given, int64_t *offset);
-/* As sod2_place_peak_first, in an order by depth where that costs the longest path little (depths >= 1): needed[d] is
-   the arena of a run that touches no buffer deeper than d, and the last one is returned. */
+/* As sod2_place_peak_first, outer depths first where that costs the longest path little (depths >= 1): needed[d] is the
+   arena of a run that touches no buffer deeper than d, and the last one is returned. */
 int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                             const uint8_t *depth_of, int32_t depths, int64_t *offset, int64_t *needed);
 /* Bytes that each step leaves free below the peak of the buffers given (those without scratch): scratch of that size

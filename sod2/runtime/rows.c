@@ -9,6 +9,7 @@
 enum {
     GRAIN = 16384, /* elements a chunk: some 2 us, several times the price of handing it out */
     COLUMNS = 256,
+    TILE = 512, /* elements of a row that an epilogue gets at once: they stay in L1 beside what it reads */
     CHAIN = 32 /* rows of columns that are summed on their own: the error of a sum grows with its longest chain */
 };
 
@@ -19,6 +20,8 @@ struct job {
     int64_t outer, n, inner, blocks, channels, groups;
     float epsilon;
     int op;
+    sod2_epilogue epilogue;
+    const void *epilogue_args;
     int64_t items, grain;
     void (*item)(const job *j, int64_t item);
 };
@@ -158,13 +161,23 @@ SOD2_INLINE void reduce_columns(accumulation how, const float *x, int64_t n, int
         case LEAST: call(LEAST); break;            \
     }
 
+/* `count` results from column `col` of row `row` on, to y or to the epilogue. */
+static void reduced(const job *j, const float *result, int64_t row, int64_t col, int64_t count) {
+    if (j->epilogue != NULL) {
+        j->epilogue(j->epilogue_args, result, count, 0, row, 1, col, count);
+        return;
+    }
+    for (int64_t c = 0; c < count; c++) j->y[row * j->inner + col + c] = result[c];
+}
+
 static void reduce_row_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float total = 0.0f;
 #define CALL(how) total = reduce_row(how, x, j->n)
     WITH_CONSTANT(accumulation_of(j->op), CALL)
 #undef CALL
-    j->y[item] = finish(j->op, total, j->n);
+    total = finish(j->op, total, j->n);
+    reduced(j, &total, item, 0, 1);
 }
 
 static void reduce_columns_item(const job *j, int64_t item) {
@@ -173,7 +186,8 @@ static void reduce_columns_item(const job *j, int64_t item) {
 #define CALL(how) reduce_columns(how, j->x + s.x, j->n, j->inner, total, s.count)
     WITH_CONSTANT(accumulation_of(j->op), CALL)
 #undef CALL
-    for (int64_t c = 0; c < s.count; c++) j->y[s.y + c] = finish(j->op, total[c], j->n);
+    for (int64_t c = 0; c < s.count; c++) total[c] = finish(j->op, total[c], j->n);
+    reduced(j, total, item / j->blocks, item % j->blocks * COLUMNS, s.count);
 }
 
 /* ---- softmax ---------------------------------------------------------------------------------------------------- */
@@ -264,7 +278,8 @@ static void log_sum_exp_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     const tail t = tail_of(x, j->n);
     float top = reduce_row(GREATEST, x, j->n);
-    j->y[item] = sod2_absf(top) == INFINITY ? top : top + log_sum(x, &t, top); /* an empty or infinite row */
+    const float result = sod2_absf(top) == INFINITY ? top : top + log_sum(x, &t, top); /* an empty or infinite row */
+    reduced(j, &result, item, 0, 1);
 }
 
 /* Maximum and sum of e^(x - maximum) of each column; the exponentials are stored in y unless y is NULL. */
@@ -304,7 +319,8 @@ static void log_sum_exp_columns_item(const job *j, int64_t item) {
     float top[COLUMNS], sum[COLUMNS];
     exponential_columns(j, &s, NULL, top, sum);
     for (int64_t c = 0; c < s.count; c++)
-        j->y[s.y + c] = sod2_absf(top[c]) == INFINITY ? top[c] : top[c] + sod2_logf(sum[c]);
+        if (sod2_absf(top[c]) != INFINITY) top[c] += sod2_logf(sum[c]);
+    reduced(j, top, item / j->blocks, item % j->blocks * COLUMNS, s.count);
 }
 
 /* ---- normalisations --------------------------------------------------------------------------------------------- */
@@ -344,11 +360,26 @@ static void normalise_row(const float *x, const float *scale, const float *bias,
     }
 }
 
+/* Row `item` of the result, from x on, to y or to the epilogue. */
+static void normalised(const job *j, const float *x, int64_t item, float mean, float inv_std) {
+    if (j->epilogue == NULL) {
+        normalise_row(x, j->scale, j->bias, j->y + item * j->n, j->n, mean, inv_std);
+        return;
+    }
+    float tile[TILE];
+    for (int64_t i = 0; i < j->n; i += TILE) {
+        const float *scale = j->scale == NULL ? NULL : j->scale + i, *bias = j->bias == NULL ? NULL : j->bias + i;
+        const int64_t count = sod2_imin(TILE, j->n - i);
+        normalise_row(x + i, scale, bias, tile, count, mean, inv_std);
+        j->epilogue(j->epilogue_args, tile, TILE, 0, item, 1, i, count);
+    }
+}
+
 static void layer_norm_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float mean = reduce_row(ADD, x, j->n) / (float)j->n;
     float inv_std = sod2_rsqrtf(squared_deviations(x, j->n, mean) / (float)j->n + j->epsilon);
-    normalise_row(x, j->scale, j->bias, j->y + item * j->n, j->n, mean, inv_std);
+    normalised(j, x, item, mean, inv_std);
     if (j->mean != NULL) j->mean[item] = mean;
     if (j->inv_std != NULL) j->inv_std[item] = inv_std;
 }
@@ -356,19 +387,34 @@ static void layer_norm_item(const job *j, int64_t item) {
 static void rms_norm_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float inv = sod2_rsqrtf(reduce_row(ADD_SQUARE, x, j->n) / (float)j->n + j->epsilon);
-    normalise_row(x, j->scale, NULL, j->y + item * j->n, j->n, 0.0f, inv);
+    normalised(j, x, item, 0.0f, inv);
+}
+
+/* Channel `row` of image `batch`, at x, to y or to the epilogue. */
+static void normalised_channel(const job *j, const float *x, float *y, int64_t batch, int64_t row, int64_t spatial,
+                               float mean, float inv_std) {
+    const float factor = inv_std * (j->scale == NULL ? 1.0f : j->scale[row]);
+    const float offset = j->bias == NULL ? 0.0f : j->bias[row];
+    if (j->epilogue == NULL) {
+        affine_row(x, y, spatial, mean, factor, offset);
+        return;
+    }
+    float tile[TILE];
+    for (int64_t i = 0; i < spatial; i += TILE) {
+        const int64_t count = sod2_imin(TILE, spatial - i);
+        affine_row(x + i, tile, count, mean, factor, offset);
+        j->epilogue(j->epilogue_args, tile, TILE, batch, row, 1, i, count);
+    }
 }
 
 static void group_norm_item(const job *j, int64_t item) {
     const int64_t channels = j->channels / j->groups, spatial = j->n / channels, first = item % j->groups * channels;
     const float *x = j->x + item * j->n;
-    float *y = j->y + item * j->n;
     float mean = reduce_row(ADD, x, j->n) / (float)j->n;
     float inv_std = sod2_rsqrtf(squared_deviations(x, j->n, mean) / (float)j->n + j->epsilon);
     for (int64_t c = 0; c < channels; c++) {
-        float factor = inv_std * (j->scale == NULL ? 1.0f : j->scale[first + c]);
-        float offset = j->bias == NULL ? 0.0f : j->bias[first + c];
-        affine_row(x + c * spatial, y + c * spatial, spatial, mean, factor, offset);
+        float *y = j->epilogue == NULL ? j->y + item * j->n + c * spatial : NULL;
+        normalised_channel(j, x + c * spatial, y, item / j->groups, first + c, spatial, mean, inv_std);
     }
 }
 
@@ -385,8 +431,9 @@ void sod2_log_softmax(const float *x, float *y, int64_t outer, int64_t n, int64_
 }
 
 void sod2_reduce(const float *x, float *y, sod2_reduction op, int64_t outer, int64_t n, int64_t inner,
-                 sod2_pool *pool) {
+                 sod2_epilogue epilogue, const void *args, sod2_pool *pool) {
     job j = {.x = x, .y = y, .outer = outer, .n = n, .inner = inner, .op = op};
+    j.epilogue = epilogue, j.epilogue_args = args;
     if (op == SOD2_REDUCE_LOG_SUM_EXP)
         run_axis(&j, log_sum_exp_item, log_sum_exp_columns_item, pool);
     else
@@ -394,23 +441,27 @@ void sod2_reduce(const float *x, float *y, sod2_reduction op, int64_t outer, int
 }
 
 void sod2_layer_norm(const float *x, const float *scale, const float *bias, float *y, float *mean, float *inv_std,
-                     int64_t outer, int64_t n, float epsilon, sod2_pool *pool) {
+                     int64_t outer, int64_t n, float epsilon, sod2_epilogue epilogue, const void *args,
+                     sod2_pool *pool) {
     job j = {.x = x, .scale = scale, .bias = bias, .y = y, .mean = mean, .inv_std = inv_std, .n = n};
-    j.epsilon = epsilon;
+    j.epsilon = epsilon, j.epilogue = epilogue, j.epilogue_args = args;
     j.item = layer_norm_item;
     run(&j, outer, n, pool);
 }
 
 void sod2_rms_norm(const float *x, const float *scale, float *y, int64_t outer, int64_t n, float epsilon,
-                   sod2_pool *pool) {
+                   sod2_epilogue epilogue, const void *args, sod2_pool *pool) {
     job j = {.x = x, .scale = scale, .y = y, .n = n, .epsilon = epsilon, .item = rms_norm_item};
+    j.epilogue = epilogue, j.epilogue_args = args;
     run(&j, outer, n, pool);
 }
 
 void sod2_group_norm(const float *x, const float *scale, const float *bias, float *y, int64_t batch, int64_t channels,
-                     int64_t groups, int64_t spatial, float epsilon, sod2_pool *pool) {
+                     int64_t groups, int64_t spatial, float epsilon, sod2_epilogue epilogue, const void *args,
+                     sod2_pool *pool) {
     if (channels == 0 || spatial == 0) return;
     job j = {.x = x, .scale = scale, .bias = bias, .y = y, .channels = channels, .groups = groups, .epsilon = epsilon};
+    j.epilogue = epilogue, j.epilogue_args = args;
     j.n = channels / groups * spatial;
     j.item = group_norm_item;
     run(&j, batch * groups, j.n, pool);

@@ -20,7 +20,10 @@ extern "C" {
 #define SOD2_VERSION "0.1.0"
 #define SOD2_MAX_RANK 8
 
-enum sod2_status { SOD2_OK = 0, SOD2_ERROR_FILE = 1, SOD2_ERROR_INPUT = 2, SOD2_ERROR_MEMORY = 3 };
+enum sod2_status {
+    SOD2_OK = 0, SOD2_ERROR_FILE = 1, SOD2_ERROR_INPUT = 2, SOD2_ERROR_MEMORY = 3,
+    SOD2_ERROR_BUDGET = 4  /* a memory budget does not suffice */
+};
 
 /* Values are ONNX's TensorProto.DataType. */
 enum sod2_dtype {
@@ -46,10 +49,11 @@ typedef struct sod2_stats {
     int64_t weight_bytes;  /* packed weights, mapped and shared between processes */
     int64_t bind_ns;       /* time of the last bind that was not answered from the plan cache */
     int32_t threads;       /* threads that run, the caller's included */
+    int32_t table;         /* of a model with a memory budget: how lean the bound plan is, 0 for the plain one */
 } sod2_stats;
 
 int sod2_load(const char *weights_path, int threads, sod2_model **model);
-int sod2_bind(sod2_model *model, const int64_t *dims); /* when it fails, the model stays bound as it was */
+int sod2_bind(sod2_model *model, const int64_t *dims); /* when it fails, also for a budget, all stays as it was */
 int sod2_run(sod2_model *model, const void *const *inputs);
 /* Gives the arena's memory back to the system; outputs are lost. The next bind or run maps what it needs again. */
 void sod2_trim(sod2_model *model);
@@ -64,7 +68,7 @@ sod2_tensor sod2_output(const sod2_model *model, int index);
 sod2_stats sod2_get_stats(const sod2_model *model);
 const char *sod2_message(void); /* of the last failure in this thread */
 
-/* The steps of the execution plan, in order. */
+/* The steps of the execution plan, in order; with a memory budget, of the plan that the bound shape got. */
 int sod2_step_count(const sod2_model *model);
 const char *sod2_step_name(const sod2_model *model, int step);
 /* With profiling on, nanoseconds of each step in the last run, 0 for a step whose branch was not taken. */

@@ -1,7 +1,12 @@
 #include "stream.h"
 
-/* Bytes that a strip of the first result should take: it stays in L2 while the second convolution reads it. */
-#define STRIP_BYTES ((int64_t)320 << 10)
+/* Bytes that a strip of the first result should take. A second convolution reads it many times, and it stays in L2; a
+   pooling reads it once, and less is computed twice in a larger strip. */
+enum { STRIP_BYTES = 320 << 10, POOLED_BYTES = 3 << 19 };
+
+/* A strip for a pooling has a multiple of so many rows of the first result: whole tiles of F(3x3, 4x4), which first
+   layers use. */
+enum { TILE_ROWS = 3 };
 
 static int64_t window(int64_t kernel, int64_t dilation) { return (kernel - 1) * dilation + 1; }
 
@@ -15,11 +20,51 @@ static void input_rows(const sod2_conv *c, int64_t row, int64_t rows, int64_t *b
 /* Of the scratch that the step may take, a third is the strip, a third the kernels', the rest slack. */
 static int64_t share(const sod2_conv *second) { return sod2_imax(1, second->scratch_limit / 3); }
 
+static int is_pooling(const sod2_conv *second) {
+  for (int v = 0; v < SOD2_CONV_VERSIONS; v++)
+    if (second->w[v]) return 0;
+  return 1;
+}
+
+/* Rows of the first result that `rows` rows of the second read. */
+static int64_t middle_rows(const sod2_conv *first, const sod2_conv *second, int64_t rows) {
+  return sod2_imin(first->oh, (rows - 1) * second->sh + window(second->kh, second->dh));
+}
+
+/* At most `rows`, at which the first convolution computes whole tiles. */
+static int64_t whole_tiles(const sod2_conv *first, const sod2_conv *second, int64_t rows) {
+  for (int64_t fewer = rows; fewer >= 2 && fewer > rows - TILE_ROWS; fewer--)
+    if (middle_rows(first, second, fewer) % TILE_ROWS == 0) return fewer;
+  return rows;
+}
+
 static int64_t rows_per_strip(const sod2_conv *first, const sod2_conv *second) {
   int64_t row = sod2_imax(1, first->oc * first->ow) * (int64_t)sizeof(float);
-  int64_t bytes = second->scratch_limit > 0 ? sod2_imin(STRIP_BYTES, share(second)) : STRIP_BYTES;
-  int64_t rows = (bytes / row - window(second->kh, second->dh)) / second->sh + 1;
-  return sod2_imin(second->oh, sod2_imax(2, rows));
+  int64_t bytes = is_pooling(second) ? POOLED_BYTES : STRIP_BYTES;
+  if (second->scratch_limit > 0) bytes = sod2_imin(bytes, share(second));
+  int64_t rows = sod2_imax(2, (bytes / row - window(second->kh, second->dh)) / second->sh + 1);
+  if (rows >= second->oh) return second->oh;
+  return is_pooling(second) ? whole_tiles(first, second, rows) : rows;
+}
+
+sod2_conv sod2_stream_windows(const sod2_conv *first, const sod2_pooling *p) {
+  return (sod2_conv){.n = p->n,
+                     .ic = p->c,
+                     .ih = p->ih,
+                     .iw = p->iw,
+                     .oc = p->c,
+                     .oh = p->oh,
+                     .ow = p->ow,
+                     .groups = p->c,
+                     .kh = p->kh,
+                     .kw = p->kw,
+                     .sh = p->sh,
+                     .sw = p->sw,
+                     .pt = p->pt,
+                     .pl = p->pl,
+                     .dh = p->dh,
+                     .dw = p->dw,
+                     .scratch_limit = first->scratch_limit};
 }
 
 static sod2_stream strip_at(const sod2_conv *first, const sod2_conv *second, int64_t row) {
@@ -35,46 +80,42 @@ sod2_stream sod2_stream_next(const sod2_conv *first, const sod2_conv *second, so
   return strip_at(first, second, strip.row + strip.rows);
 }
 
-/* The part of a convolution that makes its output rows [row, row + rows) from a dense copy of the input rows they read. */
-static sod2_conv part(const sod2_conv *c, int64_t row, int64_t rows) {
+/* The part of a convolution that makes `rows` of its output rows. */
+static sod2_conv part(const sod2_conv *c, const sod2_conv *second, int64_t rows) {
   sod2_conv p = *c;
-  int64_t begin, end;
-  input_rows(c, row, rows, &begin, &end);
   p.n = 1;
-  p.ih = end - begin;
   p.oh = rows;
-  p.pt = sod2_imax(0, c->pt - row * c->sh);
+  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
   p.touched[0] = NULL; /* those are tensors of all rows */
   return p;
 }
 
+/* It reads the whole image; a negative padding leaves the rows above out. */
 static sod2_conv strip_of_first(const sod2_conv *first, const sod2_conv *second, sod2_stream strip) {
-  sod2_conv p = part(first, strip.begin, strip.end - strip.begin);
-  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  sod2_conv p = part(first, second, strip.end - strip.begin);
+  p.pt = first->pt - strip.begin * first->sh;
   return p;
 }
 
+/* It reads a dense strip. */
 static sod2_conv strip_of_second(const sod2_conv *second, sod2_stream strip) {
-  sod2_conv p = part(second, strip.row, strip.rows);
-  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  sod2_conv p = part(second, second, strip.rows);
+  p.ih = strip.end - strip.begin;
+  p.pt = sod2_imax(0, second->pt - strip.row * second->sh);
   return p;
 }
 
-/* Sizes of the largest strip: rows of the first result, rows of the first input. */
+/* Sizes of the largest strip: those by which versions are chosen. */
 static void largest(const sod2_conv *first, const sod2_conv *second, sod2_conv *p1, sod2_conv *p2) {
-  int64_t rows = rows_per_strip(first, second);
-  int64_t middle = sod2_imin(first->oh, (rows - 1) * second->sh + window(second->kh, second->dh));
-  *p1 = part(first, 0, middle);
-  p1->scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  const int64_t rows = rows_per_strip(first, second), middle = middle_rows(first, second, rows);
+  *p1 = part(first, second, middle);
   p1->ih = sod2_imin(first->ih, sod2_imax(0, (middle - 1) * first->sh + window(first->kh, first->dh)));
-  *p2 = part(second, 0, rows);
-  p2->scratch_limit = p1->scratch_limit;
+  *p2 = part(second, second, rows);
   p2->ih = middle;
 }
 
-/* Scratch: the copied input rows, the strip, then the scratch of either kernel. Offsets in floats. */
-static int64_t strip_offset(const sod2_conv *p1) { return sod2_line(p1->ic * p1->ih * p1->iw); }
-static int64_t kernel_offset(const sod2_conv *p1) { return strip_offset(p1) + sod2_line(p1->oc * p1->oh * p1->ow); }
+/* Scratch: the strip, [oc][rows][ow], then that of either kernel. In floats. */
+static int64_t kernel_offset(const sod2_conv *p1) { return sod2_line(p1->oc * p1->oh * p1->ow); }
 
 int sod2_stream_choose_first(const sod2_conv *first, const sod2_conv *second, int threads) {
   sod2_conv p1, p2;
@@ -95,15 +136,9 @@ int64_t sod2_stream_scratch(const sod2_conv *first, const sod2_conv *second, int
   for (sod2_stream t = strip_at(first, second, 0); t.rows > 0; t = sod2_stream_next(first, second, t)) {
     sod2_conv one = strip_of_first(first, second, t), two = strip_of_second(second, t);
     kernels = sod2_imax(kernels, sod2_conv_scratch(&one, v1, threads));
-    kernels = sod2_imax(kernels, sod2_conv_scratch(&two, v2, threads));
+    if (!is_pooling(second)) kernels = sod2_imax(kernels, sod2_conv_scratch(&two, v2, threads));
   }
   return kernel_offset(&p1) * (int64_t)sizeof(float) + kernels;
-}
-
-float *sod2_stream_result(const sod2_conv *first, const sod2_conv *second, void *scratch) {
-  sod2_conv p1, p2;
-  largest(first, second, &p1, &p2);
-  return (float *)scratch + strip_offset(&p1);
 }
 
 static void *kernel_scratch(const sod2_conv *first, const sod2_conv *second, void *scratch) {
@@ -114,16 +149,10 @@ static void *kernel_scratch(const sod2_conv *first, const sod2_conv *second, voi
 
 void sod2_stream_produce(const sod2_conv *first, const sod2_conv *second, int version, sod2_stream strip, int64_t image,
                         void *scratch, sod2_pool *pool) {
-  int64_t begin, end, rows = strip.end - strip.begin;
-  if (rows <= 0) return;
-  input_rows(first, strip.begin, rows, &begin, &end);
+  if (strip.end <= strip.begin) return;
   sod2_conv p = strip_of_first(first, second, strip);
-  float *copied = scratch;
-  for (int64_t c = 0; c < first->ic; c++)
-    memcpy(copied + c * (end - begin) * first->iw, first->x + ((image * first->ic + c) * first->ih + begin) * first->iw,
-           (size_t)((end - begin) * first->iw) * sizeof(float));
-  p.x = copied;
-  p.y = sod2_stream_result(first, second, scratch);
+  p.x = first->x + image * first->ic * first->ih * first->iw;
+  p.y = scratch;
   sod2_conv_run(&p, version, kernel_scratch(first, second, scratch), pool);
 }
 
@@ -150,8 +179,34 @@ void sod2_stream_consume(const sod2_conv *first, const sod2_conv *second, int ve
   shifted z = {second->epilogue, second->epilogue_args, image, strip.row * second->ow};
   if (second->epilogue == NULL) z.epilogue = store_plain, z.args = second;
   sod2_conv p = strip_of_second(second, strip);
-  p.x = sod2_stream_result(first, second, scratch);
+  p.x = scratch;
   p.epilogue = store_shifted;
   p.epilogue_args = &z;
   sod2_conv_run(&p, version, kernel_scratch(first, second, scratch), pool);
+}
+
+/* One plane after the other: those of a strip lie closer together than those of the result. */
+typedef struct planes {
+  sod2_pooling first;
+  int64_t step; /* floats from a plane of the result to the next */
+} planes;
+
+static void pool_plane(void *arg, int64_t plane, int thread) {
+  (void)thread;
+  const planes *job = arg;
+  sod2_pooling p = job->first;
+  p.x += plane * p.ih * p.iw;
+  p.y += plane * job->step;
+  sod2_max_pool(&p, NULL);
+}
+
+void sod2_stream_max_pool(const sod2_conv *second, const sod2_pooling *p, sod2_stream strip, int64_t image,
+                          const void *scratch, sod2_pool *pool) {
+  const sod2_conv part = strip_of_second(second, strip);
+  planes job = {.first = *p, .step = p->oh * p->ow};
+  job.first.n = job.first.c = 1;
+  job.first.ih = part.ih, job.first.oh = part.oh, job.first.pt = part.pt;
+  job.first.x = scratch;
+  job.first.y = p->y + image * p->c * job.step + strip.row * p->ow;
+  sod2_parallel(pool, p->c, pool_plane, &job);
 }
