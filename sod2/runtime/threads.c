@@ -5,6 +5,9 @@
    wakes late finds either nothing left or another epoch, and the caller need not wait for sleepers to check in.
    It waits for the chunks alone. The other fields of a job are written only while no chunk of it can be claimed.
 
+   Of n chunks left, one of T threads claims n/T² at once, for every claim moves the ticket between cores, 0.4 us where
+   they share no cache. Even on a core T times slower than the average these are done no later than the rest.
+
    Workers spin for SPIN_NANOSECONDS after their last look at a job, because the next operator of a network usually
    follows within microseconds and waking a sleeper costs 5-50 us; then they sleep on a condition variable.
 
@@ -71,11 +74,12 @@ static void work(sod2_pool *pool, int thread) {
         job_body body = atomic_load_explicit(&pool->body, memory_order_relaxed);
         void *arg = atomic_load_explicit(&pool->arg, memory_order_relaxed);
         int64_t chunk = atomic_load_explicit(&pool->end, memory_order_relaxed) - left_of(ticket);
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acq_rel,
-                                               memory_order_acquire))
+        int64_t claims = sod2_imax(1, left_of(ticket) / ((int64_t)pool->threads * pool->threads));
+        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - (uint64_t)claims,
+                                               memory_order_acq_rel, memory_order_acquire))
             continue; /* `ticket` was reloaded */
-        body(arg, chunk, thread);
-        finished++;
+        for (int64_t i = 0; i < claims; i++) body(arg, chunk + i, thread);
+        finished += claims;
         ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
     }
     if (finished > 0) atomic_fetch_add_explicit(&pool->done, finished, memory_order_release);
