@@ -6,6 +6,7 @@ so that such a model has none before its first run, and `compiler.build` refuses
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -42,6 +43,10 @@ class UnrankedModel(CompiledModel):
         self._folders: dict[tuple[int, ...], Path] = {}
         self._loaded: tuple[int, ...] | None = None
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """What an artifact has, asked for before there is one."""
+        raise AttributeError(f"no {name} before a run has told the ranks of the inputs that declare none")
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self._take({name: np.shape(array) for name, array in inputs.items()})
         return super().run(inputs)
@@ -65,5 +70,6 @@ class UnrankedModel(CompiledModel):
         if ranks != self._loaded:
             if self._loaded is not None:
                 self._free()
+                self._loaded = None  # also where the next one cannot be loaded
             super().__init__(self._folders[ranks], self._threads)
             self._loaded = ranks

@@ -44,6 +44,8 @@ def test_each_is_compiled_once() -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     """Sizes as everywhere; and a folder, which holds one rank."""
     compiled, z = sod2.compile(SOURCE), random("f4", (3, 4))
+    with pytest.raises(AttributeError, match="no manifest before a run has told the ranks"):
+        _ = compiled.manifest
     with pytest.raises(sod2.InputError, match="'x' is missing"):
         compiled.run({"z": z})
     with pytest.raises(sod2.InputError, match="must equal"):
