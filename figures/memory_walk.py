@@ -72,7 +72,8 @@ def walk(folder: Path, shapes: Sequence[Sequence[Sequence[int]]], device: Device
     """The arena at each shape, and the bytes that the session holds behind its run there."""
     with tempfile.TemporaryDirectory() as scratch, device.lock():
         add_hook(Path(scratch), device)
-        environment = ("env", f"LD_PRELOAD={scratch}/libmemhook.so", f"PYTHONPATH={ROOT}")
+        # malloc: else the interpreter maps a MiB at once whenever its small objects need a few bytes more.
+        environment = ("env", f"LD_PRELOAD={scratch}/libmemhook.so", f"PYTHONPATH={ROOT}", "PYTHONMALLOC=malloc")
         command = [*environment, sys.executable, "-m", "figures.memory_session", str(folder), str(device.threads)]
         result = subprocess.run(command, input=json.dumps(shapes), stdout=subprocess.PIPE, text=True, check=True)
     needs, held = json.loads(result.stdout)

@@ -18,6 +18,9 @@ def misbehave(behaviour: str) -> None:
     if behaviour == "crash":
         print("the last words", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if behaviour == "slow":
+        Path("inferring").touch()  # for a test that waits for it
+        time.sleep(1)
     if behaviour == "hang":
         time.sleep(60)
     if behaviour == "grow":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,9 +111,21 @@ def test_lost_in_the_middle(
 
 
 def test_lost_during_an_inference(device: Device, phone: FakePhone, samples: Path, tmp_path: Path) -> None:
-    timer = threading.Timer(1.2, phone.pull_cable)
-    timer.start()
-    check(list(measurement(device, samples).rows([bundle(tmp_path, "one"), bundle(tmp_path, "two")])), phone, 2)
+    def pull() -> None:
+        deadline = time.monotonic() + 20
+        while not list(phone.root.data.rglob("inferring")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        phone.pull_cable()
+
+    with ThreadPoolExecutor(1) as pool:
+        pulled = pool.submit(pull)
+        check(
+            list(measurement(device, samples).rows([bundle(tmp_path, "one", "slow"), bundle(tmp_path, "two")])),
+            phone,
+            2,
+        )
+        pulled.result(10)
 
 
 def test_lost_for_good(
