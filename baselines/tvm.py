@@ -33,7 +33,12 @@ COMPILER = FOLDER / "tvm_compile.py"
 PROFILER = FOLDER / "tvm_profile.py"
 LIBRARIES = FOLDER.parent / "results" / "tvm"
 PROBE_SIZE = 8  # small: TVM keeps the memory of the probe in pools that the model uses too
-MODULES = (FOLDER / "tvm_import.py", FOLDER / "tvm_schedules.py", FOLDER.parent / "models" / "assembly.py")
+MODULES = (
+    FOLDER / "tvm_import.py",
+    FOLDER / "tvm_lower.py",
+    FOLDER / "tvm_schedules.py",
+    FOLDER.parent / "models" / "assembly.py",
+)
 
 
 class Tvm(Engine):

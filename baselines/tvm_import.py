@@ -4,9 +4,7 @@
   of the values it captures and of their symbolic dims, which is called by the branch: only the taken one runs.
 * Arithmetic with single dims (`Shape` with start and end), `Resize` to symbolic sizes, `Range` between symbolic
   numbers, and `Reshape` of a symbolic scalar to a vector.
-* `ConvTranspose` whose kernel is its stride is written as a convolution, for which there are schedules.
-* `LSTM` over a sequence of one step, which the importer lacks, is written out as matrix products and elementwise
-  operators. Longer sequences are refused by name.
+* What it lacks is written out by other operators before (tvm_lower.py).
 """
 
 from __future__ import annotations
@@ -16,22 +14,19 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import onnx
-from assembly import graphs  # type: ignore[import-not-found]  # of models/, copied beside this script
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto
 from tvm import relax, tirx  # type: ignore[import-not-found]
 from tvm.ir import GenericConst, is_prim_expr  # type: ignore[import-not-found]
 from tvm.relax.frontend.onnx import onnx_frontend as frontend  # type: ignore[import-not-found]
+from tvm_lower import lower  # type: ignore[import-not-found]
 
 Inputs = Sequence[Any]
 
 
 def import_model(model: onnx.ModelProto) -> Any:
     """The Relax module of an ONNX model; `main` takes its inputs in order."""
-    for graph in graphs(model.graph):
-        _write_out_lstm(graph)
-    _write_out_transposed(model.graph)
+    lower(model)
     # The importer has no hooks for its operators and branches: its own functions are replaced while it works.
     numbers = itertools.count()
     branch = frontend.ONNXGraphImporter._convert_subgraph
@@ -176,113 +171,3 @@ def _number(value: Any) -> Any:
     """A constant of one element as the number that it is; others as they are."""
     one = isinstance(value, GenericConst) and value.value.numpy().size == 1
     return value.value.numpy().item() if one else value
-
-
-def _write_out_lstm(graph: GraphProto) -> None:
-    """Replace each LSTM of the graph by the operators of one step."""
-    nodes: list[NodeProto] = []
-    for node in graph.node:
-        nodes += _lstm_step(node) if node.op_type == "LSTM" else [_copy(node)]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    constants = {
-        "lstm_axis_0": np.array([0], np.int64),
-        "lstm_axes_01": np.array([0, 1], np.int64),
-    }
-    if any("lstm_axis_0" in node.input for node in nodes):
-        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-
-
-def _lstm_step(node: NodeProto) -> list[NodeProto]:
-    """One step of an LSTM: gates = x W^T + h R^T + b in the order i, o, f, c."""
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    inputs = [*node.input, *[""] * (8 - len(node.input))]
-    x, w, r, b, lengths, h, c, peepholes = inputs
-    known = attributes.get("direction", b"forward") == b"forward" and not attributes.get("layout", 0)
-    plain = not lengths and not peepholes and "activations" not in attributes and "clip" not in attributes
-    if not (known and plain and b):
-        raise NotImplementedError(f"LSTM '{node.name}' is not a plain forward one with a bias")
-    p = f"{node.name}_step_"
-    nodes = [
-        # Squeeze fails on sequences of more than one step.
-        helper.make_node("Squeeze", [x, "lstm_axis_0"], [p + "x"]),
-        helper.make_node("Squeeze", [w, "lstm_axis_0"], [p + "w"]),
-        helper.make_node("Squeeze", [b, "lstm_axis_0"], [p + "b"]),
-        helper.make_node("Split", [p + "b"], [p + "wb", p + "rb"], axis=0, num_outputs=2),
-        helper.make_node("Add", [p + "wb", p + "rb"], [p + "bias"]),
-        helper.make_node("Gemm", [p + "x", p + "w", p + "bias"], [p + "input"], transB=1),
-    ]
-    gates = p + "input"
-    if h:
-        nodes += [
-            helper.make_node("Squeeze", [h, "lstm_axis_0"], [p + "h"]),
-            helper.make_node("Squeeze", [r, "lstm_axis_0"], [p + "r"]),
-            helper.make_node("Gemm", [p + "h", p + "r", gates], [p + "gates"], transB=1),
-        ]
-        gates = p + "gates"
-    names = [p + gate for gate in ("i", "o", "f", "g")]
-    nodes.append(helper.make_node("Split", [gates], names, axis=1, num_outputs=4))
-    nodes += [helper.make_node("Sigmoid", [name], [name + "_open"]) for name in names[:3]]
-    nodes.append(helper.make_node("Tanh", [p + "g"], [p + "g_value"]))
-    nodes.append(helper.make_node("Mul", [p + "i_open", p + "g_value"], [p + "new"]))
-    cell = p + "new"
-    if c:
-        nodes += [
-            helper.make_node("Squeeze", [c, "lstm_axis_0"], [p + "c"]),
-            helper.make_node("Mul", [p + "f_open", p + "c"], [p + "kept"]),
-            helper.make_node("Add", [p + "kept", p + "new"], [p + "cell"]),
-        ]
-        cell = p + "cell"
-    nodes.append(helper.make_node("Tanh", [cell], [p + "squashed"]))
-    nodes.append(helper.make_node("Mul", [p + "o_open", p + "squashed"], [p + "hidden"]))
-    results = [(p + "hidden", "lstm_axes_01"), (p + "hidden", "lstm_axis_0"), (cell, "lstm_axis_0")]
-    for output, (value, axes) in zip(node.output, results, strict=False):
-        if output:
-            nodes.append(helper.make_node("Unsqueeze", [value, axes], [output]))
-    return nodes
-
-
-def _write_out_transposed(graph: GraphProto) -> None:
-    """Replace each ConvTranspose whose kernel is its stride by a 1x1 convolution to the pixels of each block.
-
-    Equal arithmetic, and a convolution is what there are schedules for. Others stay.
-    """
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    nodes: list[NodeProto] = []
-    for node in graph.node:
-        settings = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        plain = node.op_type == "ConvTranspose" and len(node.input) == 3 and set(node.input[1:]) <= set(constants)
-        if not plain or not _disjoint(settings, list(constants[node.input[1]].dims)):
-            nodes.append(_copy(node))
-            continue
-        weight, bias = (numpy_helper.to_array(constants[name]) for name in node.input[1:])
-        channels, _, size, _ = weight.shape
-        flat = np.ascontiguousarray(weight.reshape(channels, -1).T.reshape(-1, channels, 1, 1))
-        p = f"{node.output[0]}_blocks_"
-        graph.initializer.append(numpy_helper.from_array(flat, p + "weight"))
-        graph.initializer.append(numpy_helper.from_array(np.repeat(bias, size * size), p + "bias"))
-        nodes.append(helper.make_node("Conv", [node.input[0], p + "weight", p + "bias"], [p + "depth"]))
-        nodes.append(helper.make_node("DepthToSpace", [p + "depth"], list(node.output), blocksize=size, mode="CRD"))
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def _disjoint(settings: dict[str, Any], shape: list[int]) -> bool:
-    """Whether a transposed convolution writes every pixel once: square kernel = stride, nothing else set."""
-    kernel = shape[2:]
-    return (
-        len(kernel) == 2
-        and kernel[0] == kernel[1]
-        and list(settings.get("strides", [1, 1])) == kernel
-        and settings.get("group", 1) == 1
-        and not any(settings.get("pads", []))
-        and not any(settings.get("output_padding", []))
-        and set(settings.get("dilations", [1])) == {1}
-    )
-
-
-def _copy(node: NodeProto) -> NodeProto:
-    """A copy that outlives the graph which owns the node."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
