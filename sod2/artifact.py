@@ -9,6 +9,7 @@ bench           a program of its own that runs samples and measures
 A folder is written under a temporary name and renamed when it is complete.
 """
 
+import _ctypes
 import ctypes
 import functools
 import hashlib
@@ -197,9 +198,9 @@ class CompiledModel:
         self.manifest: dict[str, Any] = json.loads(manifest.read_text())
         self._library = _library(self.folder / "model.so")
         self._handle = ctypes.c_void_p()
+        self._free = weakref.finalize(self, _unload, self._library, self._handle)
         path = os.fsencode(self.folder / "weights.bin")
         self._check(self._library.sod2_load(path, threads, ctypes.byref(self._handle)))
-        self._free = weakref.finalize(self, self._library.sod2_free, self._handle)
         self._inputs = [self._library.sod2_input(self._handle, k) for k in range(self._count("input"))]
 
     def _count(self, kind: str) -> int:
@@ -340,6 +341,12 @@ def _library(path: Path) -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def _unload(library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+    """Free the model and close its library, which ctypes never does: else a replaced artifact could not be loaded."""
+    library.sod2_free(handle)
+    _ctypes.dlclose(library._handle)
 
 
 def load(folder: str | Path, threads: int = 1) -> CompiledModel:

@@ -6,6 +6,7 @@ must give the same bits for both A.
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,8 @@ import pytest
 
 import models
 import sod2
+from sod2 import compiler
+from sod2.codegen import target
 from tests.graphs import assert_close, expected, model, random
 
 TOGGLES = [
@@ -275,3 +278,12 @@ def test_a_requirement_of_a_branch_is_checked_where_the_branch_is_taken() -> Non
     assert model.run({"x": x, "y": y[:3], "p": np.array(True)})["r"] == 12
     with pytest.raises(sod2.InputError, match="K must equal L"):
         model.run({"x": x, "y": y, "p": np.array(True)})
+
+
+def test_an_artifact_may_be_replaced(tmp_path: Path) -> None:
+    """Loading again behind another compilation into the same folder gives the new model, and the old one is gone."""
+    x = random(np.float32, (3, 5))
+    for operator, oracle in (("Abs", np.abs), ("Neg", np.negative)):
+        source = model("float[N, 5] x", "float[N, 5] y", f"y = {operator}(x)")
+        folder = compiler.build(source, sod2.Options(), target.host(), tmp_path / "artifact")
+        np.testing.assert_array_equal(sod2.load(folder, 2).run({"x": x})["y"], oracle(x))
