@@ -31,6 +31,10 @@ GONE = {
     "slice to its end": model(
         *ROWS, "a = Relu(x) s = Shape <end = 1> (x) b = Slice(a, zero, s, zero) y = Neg(b)", {"zero": I64([0])}
     ),
+    "mean of one": model(*IMAGE, "a = Relu(x) b = AveragePool <kernel_shape = [1, 1]> (a) y = Neg(b)"),
+    "largest of one": model(
+        *IMAGE, 'a = Relu(x) b = MaxPool <kernel_shape = [1, 1], auto_pad = "SAME_UPPER"> (a) y = Neg(b)'
+    ),
     "in a branch": model(
         "float[N, 6] x, bool p",
         "float[?, ?] y",
@@ -46,10 +50,14 @@ KEPT = {
         "a = Relu(x) b = Slice(a, last, first, zero, back) y = Neg(b)",
         {"last": I64([-1]), "first": I64([-(2**62)]), "zero": I64([0]), "back": I64([-1])},
     ),
+    "mean of some": model(
+        *IMAGE, "a = Relu(x) b = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a) y = Neg(b)"
+    ),
+    "absolute values of one": model(*IMAGE, "a = Neg(x) b = LpPool <kernel_shape = [1, 1]> (a) y = Neg(b)"),
     "output": model(*ROWS, "a = Relu(x) s = Shape(x) y = Expand(a, s)"),
     "broadcast": model("float[N, M] x, float[A, M] z", "float[?, ?] y", "s = Shape(z) e = Expand(x, s) y = Neg(e)"),
 }
-REMOVABLE = ("Resize", "Expand", "Tile", "Slice")
+REMOVABLE = ("Resize", "Expand", "Tile", "Slice", "AveragePool", "MaxPool", "LpPool")
 
 
 def kept(source: onnx.ModelProto, fusion: str = "rdp") -> int:

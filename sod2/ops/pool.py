@@ -36,6 +36,13 @@ def kernel_of(node: Node) -> list[int]:
     return [int(k) for k in node.attrs["kernel_shape"]]
 
 
+def one_each(node: Node, x: Facts) -> bool:
+    """Whether windows are of one element, and next to each other: then their maximum and their mean are it."""
+    sizes = dims_of(x[0])[2:]
+    found = (axis(node, i, len(sizes), s, 1) for i, s in enumerate(sizes) if isinstance(s, Dim))
+    return set(kernel_of(node)) == {1} and all(w.stride == 1 for w in found) and len(node.outputs) == 1
+
+
 class Pool(Anchor):
     """Rules of windowed pooling."""
 
@@ -110,6 +117,9 @@ class Pool(Anchor):
 class MaxPool(Pool):
     """Largest element of each window."""
 
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        return one_each(node, x)
+
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         k.setup(self.struct(node, k, x))
         return "sod2_max_pool(&g, pool);"
@@ -159,6 +169,9 @@ class MaxPool(Pool):
 @register()
 class AveragePool(Pool):
     """Mean of each window, of its elements inside the tensor or (count_include_pad) inside the padded tensor."""
+
+    def hands_on(self, node: Node, x: Facts, y: Facts) -> bool:
+        return one_each(node, x)
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
         k.setup(self.struct(node, k, x))

@@ -1,8 +1,10 @@
 /* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
 
    Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one
-   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in the cache while the
-   pixels pass; the finished tile is transposed to rows of pixels for the epilogue. */
+   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in L1 while the pixels
+   pass, and each pass fetches its share of the rows that follow: of few pixels, weights take as long to arrive as to be
+   multiplied, and all at once they would be waited for. The finished tile is transposed to rows of pixels for the
+   epilogue. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -29,17 +31,18 @@ static int64_t scratch(const sod2_conv *c, int threads) {
 static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int64_t rows, const float *weights,
                      float *tile) {
   const sod2_strips *s = w->strips;
-  const int64_t pieces = sod2_blocks(b->columns);
-  for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += KC)
-    for (int64_t y = 0; y < b->lines; y++)
-      for (int64_t i = 0; i < pieces; i++) {
-        const int64_t x = sod2_block_start(i, b->columns, pieces);
-        const int64_t height = sod2_block_start(i + 1, b->columns, pieces) - x;
-        if (k0 == 0) sod2_conv_fetch(w->c, w->image, row, rows, b->first + y * b->columns + x, height);
-        sod2_tile_gather_a[height](sod2_imin(KC, s->depth - k0), w->base + (b->y + y) * s->width + b->x + x,
-                                   weights + k0 * SOD2_NR, w->offset + k0, tile + (y * b->columns + x) * SOD2_NR,
-                                   SOD2_NR, k0 > 0);
-      }
+  const int64_t pieces = sod2_blocks(b->columns), passes = b->lines * pieces, stride = SOD2_NR / passes;
+  for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += KC) {
+    const int64_t depth = sod2_imin(KC, s->depth - k0);
+    const float *part = weights + k0 * SOD2_NR, *next = part + depth * SOD2_NR;
+    for (int64_t pass = 0; pass < passes; pass++, next += depth * stride) {
+      const int64_t y = pass / pieces, i = pass % pieces, x = sod2_block_start(i, b->columns, pieces);
+      const int64_t height = sod2_block_start(i + 1, b->columns, pieces) - x;
+      if (k0 == 0) sod2_conv_fetch(w->c, w->image, row, rows, b->first + y * b->columns + x, height);
+      sod2_tile_gather_a[height](depth, w->base + (b->y + y) * s->width + b->x + x, part, w->offset + k0,
+                                 tile + (y * b->columns + x) * SOD2_NR, SOD2_NR, k0 > 0, next, stride);
+    }
+  }
 }
 
 static void pixel_chunk(void *arg, int64_t chunk, int thread) {

@@ -2,7 +2,8 @@
    one buffered line first, and windows then slide along it. That is kh + kw operations an output instead of kh * kw,
    with unit stride in the larger part. Columns outside the image hold the neutral element in the buffer, so that the
    sliding needs no test; a window that does not fit the buffer is taken in pieces. Windows of stride and dilation 1
-   have loops of their own, without what the general ones must find out for each row. */
+   have loops of their own, without what the general ones must find out for each row, and so have windows that tile the
+   image: no gap lies between their lines, so that a vector holds outputs of several rows. */
 #include "kernels.h"
 
 enum {
@@ -168,6 +169,69 @@ SOD2_INLINE void pool_dense(const sod2_pooling *p, int average, int64_t kh, int6
         }
 }
 
+/* Windows next to each other in every direction, which cover the image. */
+static int tiles_image(const sod2_pooling *p) {
+    return p->sh == p->kh && p->sw == p->kw && p->dh == 1 && p->dw == 1 && p->pt == 0 && p->pl == 0 &&
+           p->oh * p->kh == p->ih && p->ow * p->kw == p->iw && p->iw <= LINE;
+}
+
+/* VL windows of 2, 4 or 8 neighbours. */
+SOD2_INLINE vf combine_pairs(int average, vf low, vf high) {
+    const vf even = __builtin_shufflevector(low, high, SOD2_EVEN), odd = __builtin_shufflevector(low, high, SOD2_ODD);
+    return combine(average, even, odd);
+}
+SOD2_INLINE vf windows_2(int average, const float *x) {
+    return combine_pairs(average, vf_load(x), vf_load(x + SOD2_VL));
+}
+SOD2_INLINE vf windows_4(int average, const float *x) {
+    return combine_pairs(average, windows_2(average, x), windows_2(average, x + 2 * SOD2_VL));
+}
+SOD2_INLINE vf windows_8(int average, const float *x) {
+    return combine_pairs(average, windows_4(average, x), windows_4(average, x + 4 * SOD2_VL));
+}
+
+/* VL windows of kw neighbours each, of which `count` are there. */
+SOD2_INLINE vf windows(int average, const float *x, int64_t kw, int64_t count) {
+    if (kw == 2) return windows_2(average, x);
+    if (kw == 4) return windows_4(average, x);
+    if (kw == 8) return windows_8(average, x);
+    vf total = load_few(average, x, kw, count);
+    for (int64_t k = 1; k < kw; k++) total = combine(average, total, load_few(average, x + k, kw, count));
+    return total;
+}
+
+/* Whole rows of outputs, of one image or several, by windows that tile the image: all are one line. */
+SOD2_INLINE void pool_tiles(const sod2_pooling *p, int average, int64_t row, int64_t rows) {
+    float line[2 * LINE + 8 * SOD2_VL]; /* the last vectors read behind */
+    const float *x = p->x + row * p->kh * p->iw;
+    const float whole = average ? (float)(p->kh * p->kw) : 1.0f;
+    float *y = p->y + row * p->ow;
+    for (int64_t r = 0; r < rows; r++, x += p->kh * p->iw)
+        for (int64_t c = 0; c < p->iw; c += SOD2_VL) {
+            const int64_t count = sod2_imin(SOD2_VL, p->iw - c);
+            vf total = load(average, x + c, count);
+            for (int64_t k = 1; k < p->kh; k++) total = combine(average, total, load(average, x + c + k * p->iw, count));
+            vf_store(line + r * p->iw + c, total);
+        }
+    for (int64_t i = 0; i < rows * p->ow; i += SOD2_VL) {
+        const int64_t count = sod2_imin(SOD2_VL, rows * p->ow - i);
+        vf_store_partial(y + i, windows(average, line + i * p->kw, p->kw, count) / whole, count);
+    }
+}
+
+static void tiles_chunk(void *arg, int64_t chunk, int thread) {
+    const job *j = arg;
+    const sod2_pooling *p = j->p;
+    const int64_t end = sod2_imin(p->n * p->c * p->oh, (chunk + 1) * j->grain), most = 2 * LINE / p->iw;
+    (void)thread;
+    for (int64_t row = chunk * j->grain; row < end; row += most) {
+        if (j->average)
+            pool_tiles(p, 1, row, sod2_imin(most, end - row));
+        else
+            pool_tiles(p, 0, row, sod2_imin(most, end - row));
+    }
+}
+
 /* Some columns of some rows: see pool_tile. */
 SOD2_INLINE void pool_part(const sod2_pooling *p, int average, const float *plane, int64_t top, int64_t rows,
                            int64_t first, int64_t count, float *y) {
@@ -233,7 +297,7 @@ static void run(const sod2_pooling *p, int average, int include_pad, sod2_pool *
     if (rows == 0 || p->ow == 0) return;
     job j = {.p = p, .average = average, .include_pad = include_pad};
     j.grain = sod2_imax(1, GRAIN / sod2_imax(1, cost));
-    sod2_parallel(pool, (rows + j.grain - 1) / j.grain, run_chunk, &j);
+    sod2_parallel(pool, (rows + j.grain - 1) / j.grain, tiles_image(p) ? tiles_chunk : run_chunk, &j);
 }
 
 void sod2_max_pool(const sod2_pooling *p, sod2_pool *pool) { run(p, 0, 0, pool); }

@@ -118,11 +118,11 @@ enum { CHAIN = 128 };
         b += ldb;)                                                                                                    \
   }                                                                                                                   \
   NOINLINE void gather_a_##R(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc, \
-                             int accumulate) {                                                                        \
-    const int64_t ahead = k * SOD2_NR;                                                                                \
+                             int accumulate, const float *next, int64_t stride) {                                     \
     SUM(R, LOOP,                                                                                                      \
         const float *at = a + *offset++;                                                                              \
-        PREFETCH(b + ahead)                                                                                           \
+        PREFETCH(next)                                                                                                \
+        next += stride;                                                                                               \
         __builtin_prefetch(at + 32, 0, 2);                                                                            \
         COLUMNS(LOAD_B, 0)                                                                                            \
         ROWS_##R(GATHERED_ROW)                                                                                        \
@@ -173,7 +173,7 @@ DEFINE_TILE(14, PLAIN_LOOP)
 
 const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
 const sod2_tile sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
-const sod2_tile_gather sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
+const sod2_tile_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
 const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 

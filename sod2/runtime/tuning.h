@@ -13,7 +13,7 @@
 #define SOD2_PANEL_PIXELS 8
 #endif
 #ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay in the cache while pixels pass over them */
-#define SOD2_PIXEL_DEPTH 512
+#define SOD2_PIXEL_DEPTH 128
 #endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
