@@ -24,7 +24,7 @@
 #include "winograd_transform.h"
 
 enum {
-  RUN = 48,        /* output columns transformed at once: a strip stays in L1 */
+  RUN = 60,        /* output columns transformed at once: a strip stays in L1 */
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
   LINES_LD = RUN + 2 * SOD2_VL,
