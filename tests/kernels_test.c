@@ -1,4 +1,4 @@
-/* The epilogue of the kernel tests: y = relu(tile + bias[row or column] + residual), where each part may be missing,
+/* The prologue of the kernel tests, below, and their epilogue: y = relu(tile + bias[row or column] + residual), where each part may be missing,
    and a count of how often each element was stored. */
 #include "conv.h"
 #include "tile.h"
@@ -34,4 +34,20 @@ double test_cost(const sod2_conv *c, int version) {
                                                          &sod2_conv_wino2, &sod2_conv_wino3, &sod2_conv_wino4,
                                                          &sod2_conv_wino6, &sod2_conv_depthwise};
   return kernels[version]->cost(c);
+}
+
+typedef struct test_image {
+  const float *x;
+  int64_t channels, pixels;
+} test_image;
+
+/* A prologue that copies an image, and writes as much behind each line as one may. */
+void test_prologue(const void *args, float *dst, int64_t ld, int64_t image, int64_t channel, int64_t channels,
+                   int64_t pixel, int64_t count) {
+  const test_image *from = args;
+  for (int64_t i = 0; i < channels; i++) {
+    const float *line = from->x + (image * from->channels + channel + i) * from->pixels + pixel;
+    for (int64_t j = 0; j < count; j++) dst[i * ld + j] = line[j];
+    for (int64_t j = count; j % SOD2_VL != 0; j++) dst[i * ld + j] = NAN;
+  }
 }

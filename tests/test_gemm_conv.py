@@ -54,6 +54,8 @@ class Conv(ctypes.Structure):
     _fields_ = [
         *((name, I64) for name in CONV_SIZES),
         ("x", PTR),
+        ("prologue", PTR),
+        ("prologue_args", PTR),
         ("w", PTR * len(packing.CONV_VERSIONS)),
         ("y", PTR),
         ("epilogue", PTR),
@@ -61,6 +63,12 @@ class Conv(ctypes.Structure):
         ("touched", PTR * 2),
         ("scratch_limit", I64),
     ]
+
+
+class Image(ctypes.Structure):
+    """What the prologue of the tests copies lines of."""
+
+    _fields_ = [("x", PTR), ("channels", I64), ("pixels", I64)]
 
 
 @dataclass(frozen=True)
@@ -258,10 +266,16 @@ def run_conv(
     x: np.ndarray,
     pool: int,
     fused: SimpleNamespace | None = None,
+    loaded: bool = False,
 ) -> np.ndarray:
+    """The result; x passes through a prologue if `loaded`."""
     y = np.full((conv.n, conv.oc, conv.oh, conv.ow), np.nan, np.float32)
     index = packing.CONV_VERSIONS.index(version)
-    conv.x, conv.y = pointer(x), pointer(y)
+    image = Image(pointer(x), conv.ic, conv.ih * conv.iw)
+    conv.x, conv.y = None if loaded else pointer(x), pointer(y)
+    if loaded:
+        conv.prologue = ctypes.cast(kernels.lib.test_prologue, PTR)
+        conv.prologue_args = ctypes.addressof(image)
     conv.w[index] = pointer(packed)
     conv.epilogue = fused.function if fused else None
     conv.epilogue_args = ctypes.addressof(fused.args) if fused else None
@@ -285,6 +299,9 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
     plain = [run_conv(kernels, case.conv(out), version, packed, x=x, pool=pool) for pool in (0, 1)]
     check(plain[0], expected, TOLERANCE[version])
     assert plain[0].tobytes() == plain[1].tobytes()
+    if case.stride == (1, 1) and case.kernel != (1, 1) and version != "depthwise":
+        loaded = run_conv(kernels, case.conv(out), version, packed, x=x, pool=1, loaded=True)
+        assert loaded.tobytes() == plain[0].tobytes()
     shape = (case.n, case.oc, out[0] * out[1])
     for pool in (0, 1):
         fused = epilogue(kernels, shape, by_row=True, rng=np.random.default_rng(5))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from native import Array, build, call, close, normal, on_each, open_pools, pointer, scratch
 
-SOURCES = ("threads.c", "tile.c", "attention.c", "rows.c")
+SOURCES = ("threads.c", "tile.c", "attention.c", "rows.c", "group_norm.c")
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +230,16 @@ def test_row_norms(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], shape: tuple[
     close(rms, expected * scale if affine else expected)
 
 
+class Norm(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "scale", "bias")),
+        *((name, ctypes.c_int64) for name in ("batch", "channels", "groups", "spatial")),
+        ("epsilon", ctypes.c_float),
+        ("affine", ctypes.c_void_p),
+        ("lines", ctypes.c_void_p),
+    ]
+
+
 @pytest.mark.parametrize("sizes", [(2, 8, 2, 35), (1, 32, 32, 400), (3, 6, 1, 1), (1, 4, 2, 0)])
 def test_group_norm(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], sizes: tuple[int, int, int, int]) -> None:
     batch, channels, groups, spatial = sizes
@@ -237,7 +247,8 @@ def test_group_norm(lib: ctypes.CDLL, pools: list[ctypes.c_void_p], sizes: tuple
 
     def run(pool: ctypes.c_void_p) -> Array:
         y = np.empty_like(x)
-        call(lib.sod2_group_norm, x, scale, bias, y, batch, channels, groups, spatial, 1e-6, None, None, pool)
+        norm = Norm(pointer(x), pointer(scale), pointer(bias), *sizes, 1e-6)
+        call(lib.sod2_group_norm, ctypes.byref(norm), y, None, None, pool)
         return y
 
     result = on_each(pools, run)

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 
 from sod2 import depth as depths
+from sod2 import streaming
 from sod2.admissible import affine
-from sod2.codegen import loops, stream
+from sod2.codegen import loops, on_load, stream
 from sod2.codegen.elements import c_string
 from sod2.codegen.steps import Emission
 from sod2.dtypes import element_type
@@ -56,7 +57,8 @@ def _emit_step(emission: Emission, number: int, step: Step) -> None:
 
 def _emit_group(emission: Emission, number: int, group: Group) -> None:
     if group.lead is not None:
-        stream.emit(emission, number, group.lead, group)
+        write = on_load.emit if streaming.is_norm(group.lead) else stream.emit
+        write(emission, number, group.lead, group)
     elif group.anchor is not None:
         emission.anchor(number, group, group.anchor)
     else:

@@ -24,6 +24,8 @@ _ONE = constant(1)
 _TEMPLATES = Path(__file__).parent / "templates"
 _NEST = Template((_TEMPLATES / "nest.c.in").read_text())
 _EPILOGUE = Template((_TEMPLATES / "epilogue.c.in").read_text())
+_LINES = Template((_TEMPLATES / "lines.c.in").read_text())
+_NORMALISED = "(x[j] - a.shift) * a.factor + a.offset"
 _LOAD = re.compile(r"const \w+ v\d+ = (?:\(\w+\)|\w+\()?@(\d+)@\)?;")  # a local that only loads one element
 
 
@@ -194,3 +196,10 @@ def epilogue_kernel(
         body=_indent(statements, 2),
     )
     return Kernel(source, tuple(body.pointers), tuple(body.dims))
+
+
+def lines_kernel(nodes: Sequence[Node], result: str, analysis: Analysis, anchor: str) -> str:
+    """C of lines of `result` from those of what `anchor` normalises; operands behind that are numbers."""
+    body = body_of(nodes, (result,), analysis, anchor)
+    statements = [re.sub(r"@\d+@", "y[j]", line).replace("tile[j]", _NORMALISED) for line in body.statements]
+    return _LINES.substitute(body=_indent(statements, 3))

@@ -86,9 +86,9 @@ class Emission:
             raise UnsupportedError(f"size {name!r} exists only after execution; generated code needs it at the entry")
         return f"sym[{self.symbols[name]}]"
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, source: str) -> str:
         """Name of a kernel; equal sources are one kernel."""
-        return self.kernels.setdefault(kernel.source, f"k{len(self.kernels)}")
+        return self.kernels.setdefault(source, f"k{len(self.kernels)}")
 
     def address(self, tensor: str) -> str:
         """C expression (void *) of a tensor's bytes."""
@@ -175,21 +175,22 @@ class Emission:
         for extent in outer:
             rows = rows * extent
         cost = sum(OPS(n).cost for n in group.nodes)
-        run = f"sod2_nest_run({self.kernel(kernel)}, p, n, {self.size(rows)}, {self.size(inner)}, {cost}, pool);"
+        run = f"sod2_nest_run({self.kernel(kernel.source)}, p, n, {self.size(rows)}, {self.size(inner)}, {cost}, pool);"
         self.function(number, [self.operands(kernel), run])
 
-    def anchor(self, number: int, group: Group, node: Node) -> None:
+    def anchor(self, number: int, group: Group, node: Node, rule: "Rule | None" = None) -> None:
+        """A kernel with its epilogue, called by the operator's own rule where no other is given."""
         lines: list[str] = []
         epilogue = self.epilogue(group, node)
         if epilogue is not None:
             lines += [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"]
-        self.kernel_step(number, node, OPS(node).call, lines, epilogue)
+        self.kernel_step(number, node, rule or OPS(node).call, lines, epilogue)
 
     def kernel_step(
         self,
         number: int,
         node: Node,
-        rule: Callable[[Node, "StepCall", Facts, Facts], str],
+        rule: "Rule",
         lines: Sequence[str] = (),
         epilogue: Kernel | None = None,
     ) -> None:
@@ -304,7 +305,7 @@ class StepCall:
     def epilogue(self) -> tuple[str, str]:
         if self.fused is None:
             return "NULL", "NULL"
-        return (self.emission.kernel(self.fused), "NULL" if self.binding else "&epilogue_operands")
+        return (self.emission.kernel(self.fused.source), "NULL" if self.binding else "&epilogue_operands")
 
     def touched(self) -> str:
         result, facts, places = self.node.outputs[0], self.emission.analysis, self.emission.storage.places
@@ -322,3 +323,6 @@ class StepCall:
 
     def setup(self, text: str) -> None:
         self.lines.append(text)
+
+
+Rule = Callable[[Node, StepCall, Facts, Facts], str]  # declares what a kernel needs, and returns the C that calls it

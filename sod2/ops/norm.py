@@ -20,6 +20,7 @@ from sod2.ops.anchor import (
     dims_of,
     f32,
     in_float,
+    initializer,
     known_dims,
     must_equal,
     proved_shape,
@@ -245,11 +246,22 @@ class ChannelNormalization(Anchor):
         return [pair for f in x[1:] if f is not None for pair in must_equal(channels, dims_of(f)[0])]
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+        k.setup(self.declare(node, k, x))
+        return f"sod2_group_norm(&norm, {k.result()}, {', '.join(k.epilogue())}, pool);"
+
+    def affine_bytes(self, k: Call, x: Facts) -> str:
+        """C of the size of what the statistics come to, a sod2_affine for each channel of each image."""
+        n, c, *_ = known_dims(x[0])
+        return f"(int64_t)sizeof(sod2_affine) * {k.c(n * c)}"
+
+    def declare(self, node: Node, k: Call, x: Facts, **more: str) -> str:
+        """C declaration of the argument struct `norm`; with `more` fields, of a result computed on load."""
         require_float32(node, *x)
         n, c, *sizes = known_dims(x[0])
-        operands = ", ".join([k.pointer(0), k.pointer(1), k.pointer(2), k.result()])
-        dims = ", ".join(k.c(d) for d in (n, c, self.groups(node, c), count(sizes)))
-        return f"sod2_group_norm({operands}, {dims}, {f32(epsilon_of(node))}, {', '.join(k.epilogue())}, pool);"
+        dims = {"batch": n, "channels": c, "groups": self.groups(node, c), "spatial": count(sizes)}
+        fields = {"x": k.pointer(0), "scale": k.pointer(1), "bias": k.pointer(2)}
+        fields |= {name: k.c(d) for name, d in dims.items()}
+        return initializer("norm", "sod2_norm", **fields, epsilon=f32(epsilon_of(node)), **more)
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
         return 1, 2

@@ -19,10 +19,17 @@ enum {
   SOD2_CONV_VERSIONS
 };
 
+/* Computes dst[i * ld + j] = x[image][channel + i][pixel + j] of an image x that is nowhere stored. Up to
+   VL - 1 floats behind each line of dst are overwritten. */
+typedef void (*sod2_prologue)(const void *args, float *dst, int64_t ld, int64_t image, int64_t channel,
+                              int64_t channels, int64_t pixel, int64_t count);
+
 typedef struct sod2_conv {
   int64_t n, ic, ih, iw, oc, oh, ow, groups, kh, kw;
   int64_t sh, sw, pt, pl, dh, dw;       /* strides, padding at top and left, dilations */
   const float *x;                       /* [n][ic][ih][iw] */
+  sod2_prologue prologue;               /* computes x where it is read: stride 1, not 1x1, not depthwise; or NULL */
+  const void *prologue_args;
   const float *w[SOD2_CONV_VERSIONS];   /* packed weights of each version, NULL where not kept */
   float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL */
   sod2_epilogue epilogue;               /* batch = image, row = output channel, col = oh * OW + ow */

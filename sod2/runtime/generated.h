@@ -4,6 +4,7 @@
 #include "causal_conv.h"
 #include "conv.h"
 #include "gemm.h"
+#include "group_norm.h"
 #include "half.h"
 #include "kernels.h"
 #include "linear.h"

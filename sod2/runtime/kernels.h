@@ -45,11 +45,6 @@ void sod2_layer_norm(const float *x, const float *scale, const float *bias, floa
 /* y = x / sqrt(mean of squares + epsilon) * scale. */
 void sod2_rms_norm(const float *x, const float *scale, float *y, int64_t outer, int64_t n, float epsilon,
                    sod2_epilogue epilogue, const void *args, sod2_pool *pool);
-/* Group normalisation of [batch, channels, spatial]: statistics over channels/groups * spatial elements, scale and bias
-   by channel (NULL: 1 and 0). groups == channels is instance normalisation. groups must divide channels. */
-void sod2_group_norm(const float *x, const float *scale, const float *bias, float *y, int64_t batch, int64_t channels,
-                     int64_t groups, int64_t spatial, float epsilon, sod2_epilogue epilogue, const void *args,
-                     sod2_pool *pool);
 
 typedef enum sod2_reduction {
     SOD2_REDUCE_SUM,

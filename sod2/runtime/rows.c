@@ -4,6 +4,8 @@
    inner > 1 an item is one outer index and a block of at most COLUMNS columns, worked on with one accumulator a column,
    so that memory is read in order. Items are handed to threads in chunks of about GRAIN elements; the cut depends on
    sizes alone. Sums run in several vectors and are folded in a fixed order. */
+#include "rows.h"
+
 #include "kernels.h"
 
 enum {
@@ -17,7 +19,7 @@ typedef struct job job;
 struct job {
     const float *x, *scale, *bias;
     float *y, *mean, *inv_std;
-    int64_t outer, n, inner, blocks, channels, groups;
+    int64_t outer, n, inner, blocks;
     float epsilon;
     int op;
     sod2_epilogue epilogue;
@@ -245,12 +247,6 @@ SOD2_INLINE float exponentials(const float *x, const tail *t, vf last, float *y,
 }
 
 /* y = (x - shift) * factor + offset. */
-SOD2_INLINE void affine_row(const float *x, float *y, int64_t n, float shift, float factor, float offset) {
-    int64_t i = 0;
-    for (; i + SOD2_VL <= n; i += SOD2_VL) vf_store(y + i, (vf_load(x + i) - shift) * factor + offset);
-    if (i < n) vf_store_partial(y + i, (vf_load_partial(x + i, n - i, 0.0f) - shift) * factor + offset, n - i);
-}
-
 static void softmax_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float *y = j->y + item * j->n;
@@ -271,7 +267,7 @@ static void log_softmax_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     const tail t = tail_of(x, j->n);
     float top = top_of(x, &t);
-    affine_row(x, j->y + item * j->n, j->n, top, 1.0f, -log_sum(x, &t, top));
+    sod2_affine_row(x, j->y + item * j->n, j->n, top, 1.0f, -log_sum(x, &t, top));
 }
 
 static void log_sum_exp_item(const job *j, int64_t item) {
@@ -341,6 +337,11 @@ static float squared_deviations(const float *x, int64_t n, float mean) {
     return vf_sum_lanes(sum0 + sum1);
 }
 
+sod2_moments sod2_row_moments(const float *x, int64_t n, float epsilon) {
+    const float mean = reduce_row(ADD, x, n) / (float)n;
+    return (sod2_moments){mean, sod2_rsqrtf(squared_deviations(x, n, mean) / (float)n + epsilon)};
+}
+
 SOD2_INLINE vf load_or(const float *p, int64_t i, int64_t count, float otherwise) {
     if (p == NULL) return vf_splat(otherwise);
     return count == SOD2_VL ? vf_load(p + i) : vf_load_partial(p + i, count, 0.0f);
@@ -377,45 +378,16 @@ static void normalised(const job *j, const float *x, int64_t item, float mean, f
 
 static void layer_norm_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
-    float mean = reduce_row(ADD, x, j->n) / (float)j->n;
-    float inv_std = sod2_rsqrtf(squared_deviations(x, j->n, mean) / (float)j->n + j->epsilon);
-    normalised(j, x, item, mean, inv_std);
-    if (j->mean != NULL) j->mean[item] = mean;
-    if (j->inv_std != NULL) j->inv_std[item] = inv_std;
+    const sod2_moments m = sod2_row_moments(x, j->n, j->epsilon);
+    normalised(j, x, item, m.mean, m.inv_std);
+    if (j->mean != NULL) j->mean[item] = m.mean;
+    if (j->inv_std != NULL) j->inv_std[item] = m.inv_std;
 }
 
 static void rms_norm_item(const job *j, int64_t item) {
     const float *x = j->x + item * j->n;
     float inv = sod2_rsqrtf(reduce_row(ADD_SQUARE, x, j->n) / (float)j->n + j->epsilon);
     normalised(j, x, item, 0.0f, inv);
-}
-
-/* Channel `row` of image `batch`, at x, to y or to the epilogue. */
-static void normalised_channel(const job *j, const float *x, float *y, int64_t batch, int64_t row, int64_t spatial,
-                               float mean, float inv_std) {
-    const float factor = inv_std * (j->scale == NULL ? 1.0f : j->scale[row]);
-    const float offset = j->bias == NULL ? 0.0f : j->bias[row];
-    if (j->epilogue == NULL) {
-        affine_row(x, y, spatial, mean, factor, offset);
-        return;
-    }
-    float tile[TILE];
-    for (int64_t i = 0; i < spatial; i += TILE) {
-        const int64_t count = sod2_imin(TILE, spatial - i);
-        affine_row(x + i, tile, count, mean, factor, offset);
-        j->epilogue(j->epilogue_args, tile, TILE, batch, row, 1, i, count);
-    }
-}
-
-static void group_norm_item(const job *j, int64_t item) {
-    const int64_t channels = j->channels / j->groups, spatial = j->n / channels, first = item % j->groups * channels;
-    const float *x = j->x + item * j->n;
-    float mean = reduce_row(ADD, x, j->n) / (float)j->n;
-    float inv_std = sod2_rsqrtf(squared_deviations(x, j->n, mean) / (float)j->n + j->epsilon);
-    for (int64_t c = 0; c < channels; c++) {
-        float *y = j->epilogue == NULL ? j->y + item * j->n + c * spatial : NULL;
-        normalised_channel(j, x + c * spatial, y, item / j->groups, first + c, spatial, mean, inv_std);
-    }
 }
 
 /* ---- entry points ----------------------------------------------------------------------------------------------- */
@@ -454,15 +426,4 @@ void sod2_rms_norm(const float *x, const float *scale, float *y, int64_t outer, 
     job j = {.x = x, .scale = scale, .y = y, .n = n, .epsilon = epsilon, .item = rms_norm_item};
     j.epilogue = epilogue, j.epilogue_args = args;
     run(&j, outer, n, pool);
-}
-
-void sod2_group_norm(const float *x, const float *scale, const float *bias, float *y, int64_t batch, int64_t channels,
-                     int64_t groups, int64_t spatial, float epsilon, sod2_epilogue epilogue, const void *args,
-                     sod2_pool *pool) {
-    if (channels == 0 || spatial == 0) return;
-    job j = {.x = x, .scale = scale, .bias = bias, .y = y, .channels = channels, .groups = groups, .epsilon = epsilon};
-    j.epilogue = epilogue, j.epilogue_args = args;
-    j.n = channels / groups * spatial;
-    j.item = group_norm_item;
-    run(&j, batch * groups, j.n, pool);
 }

@@ -200,14 +200,34 @@ static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   }
 }
 
+/* The same of an image that is computed: of stride 1, one phase. */
+static void compute_channel(const sod2_window *w, int64_t channel, float *strip) {
+  const sod2_conv *c = w->c;
+  const int64_t lines = w->lines + (c->kh - 1) * c->dh, width = w->strips->width, ix = w->x0 - c->pl;
+  const int64_t lo = sod2_imin(width, sod2_imax(0, -ix)), hi = sod2_imax(lo, sod2_imin(width, c->iw - ix));
+  for (int64_t i = 0; i < lines; i++, strip += width) {
+    const int64_t iy = w->y0 - c->pt + i;
+    const int inside = iy >= 0 && iy < c->ih;
+    fill_zero(strip, inside ? lo : width);
+    if (!inside) continue;
+    c->prologue(c->prologue_args, strip + lo, 0, w->image, channel, 1, iy * c->iw + ix + lo, hi - lo);
+    fill_zero(strip + hi, width - hi);
+  }
+}
+
 static void fill_piece(void *arg, int64_t piece, int thread) {
   (void)thread;
   const fill_job *job = arg;
   const sod2_conv *c = job->w->c;
   const int64_t channels = c->ic / c->groups, end = channels * (piece + 1) / job->pieces;
-  const float *x = c->x + (job->w->image * c->ic + job->w->group * channels) * c->ih * c->iw;
-  for (int64_t ch = channels * piece / job->pieces; ch < end; ch++)
-    fill_channel(job->w, x + ch * c->ih * c->iw, job->strips + ch * job->w->strips->channel);
+  const int64_t plane = c->ih * c->iw, first = job->w->group * channels;
+  for (int64_t ch = channels * piece / job->pieces; ch < end; ch++) {
+    float *strip = job->strips + ch * job->w->strips->channel;
+    if (c->prologue)
+      compute_channel(job->w, first + ch, strip);
+    else
+      fill_channel(job->w, c->x + (job->w->image * c->ic + first + ch) * plane, strip);
+  }
 }
 
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,

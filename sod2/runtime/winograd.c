@@ -24,10 +24,10 @@
 #include "winograd_transform.h"
 
 enum {
-  RUN = 48,        /* output columns transformed at once: a strip stays in L1 */
+  RUN = 60,        /* output columns transformed at once: a strip stays in L1 */
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
-  PHASE_LD = RUN + 2 * SOD2_VL,
+  LINES_LD = RUN + 2 * SOD2_VL,
   MAX_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
@@ -112,15 +112,29 @@ static void load_row(const sod2_conv *c, const float *row, int64_t channels, int
   for (int64_t i = hi * SOD2_VL; i < width * SOD2_VL; i++) dst[i] = 0.0f;
 }
 
+/* The same of row `iy` of an image that is computed, `channels` from `channel` on. */
+static void compute_row(const sod2_conv *c, int64_t image, int64_t channel, int64_t channels, int64_t iy, int64_t ix,
+                        int64_t width, float *dst) {
+  const int64_t lo = sod2_imin(width, sod2_imax(0, -ix)), hi = sod2_imax(lo, sod2_imin(width, c->iw - ix));
+  float lines[SOD2_VL * LINES_LD], *line = lines;
+  c->prologue(c->prologue_args, lines + lo, LINES_LD, image, channel, channels, iy * c->iw + ix + lo, hi - lo);
+  for (int64_t i = 0; i < channels; i++, line += LINES_LD) {
+    memset(line, 0, (size_t)lo * sizeof *line);
+    memset(line + hi, 0, (size_t)(width - hi) * sizeof *line);
+  }
+  memset(line, 0, (size_t)(lines + SOD2_VL * LINES_LD - line) * sizeof *line);
+  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, LINES_LD, dst + i * SOD2_VL, SOD2_VL);
+}
+
 /* The same of one row of the phases of `channels` (<= VL / 4) planes of an image; x is the first of them. */
 static void load_phases(const sod2_conv *c, const float *x, int64_t channels, int64_t iy, int64_t ix, int64_t width,
                         float *dst) {
-  float lines[SOD2_VL * PHASE_LD], *line = lines;
-  for (int64_t i = 0; i < 2 * channels; i++, line += 2 * PHASE_LD)
+  float lines[SOD2_VL * LINES_LD], *line = lines;
+  for (int64_t i = 0; i < 2 * channels; i++, line += 2 * LINES_LD)
     sod2_strip_pair(c, x + i / 2 * c->ih * c->iw, 2 * iy + i % 2 - c->pt, 0, 1, 2 * ix - c->pl, width, line,
-                    line + PHASE_LD);
-  memset(line, 0, (size_t)(lines + SOD2_VL * PHASE_LD - line) * sizeof *line);
-  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, PHASE_LD, dst + i * SOD2_VL, SOD2_VL);
+                    line + LINES_LD);
+  memset(line, 0, (size_t)(lines + SOD2_VL * LINES_LD - line) * sizeof *line);
+  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, LINES_LD, dst + i * SOD2_VL, SOD2_VL);
 }
 
 /* One block of channels of a run; v is the place of the first tile in plane 0. */
@@ -136,6 +150,8 @@ SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winogr
     float *row = strip + r * width * SOD2_VL;
     if (m == 3)
       load_phases(c, x, channels, run.ty * m + r, run.tx * m, width, row);
+    else if (iy >= 0 && iy < c->ih && c->prologue)
+      compute_row(c, image, block * lanes, channels, iy, run.tx * m - c->pl, width, row);
     else if (iy >= 0 && iy < c->ih)
       load_row(c, x + iy * c->iw, channels, run.tx * m - c->pl, width, row);
     else
