@@ -106,7 +106,10 @@ static void copy_tail(const sod2_window *w) {
   int32_t *offset = tail_offsets(w);
   for (int64_t k = 0; k < s->depth; k++) {
     float *row = w->scratch + k * SOD2_NR;
-    for (int64_t i = 0; i < SOD2_NR; i++) row[i] = i < count ? w->base[k * s->channel + first + i] : 0.0f;
+    for (int64_t i = 0; i < SOD2_NR; i += SOD2_VL) {
+      const int64_t some = sod2_imax(0, sod2_imin(SOD2_VL, count - i));
+      vf_store(row + i, vf_load_partial(w->base + k * s->channel + first + i, some, 0.0f));
+    }
     offset[k] = (int32_t)(k * SOD2_NR);
   }
 }
