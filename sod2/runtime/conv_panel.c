@@ -12,8 +12,8 @@
 
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
-  CHUNKS = 16,       /* a thread, where they are long enough: threads wait for the last one of each window */
-  MIN_WORK = 1 << 20 /* multiply-adds of a chunk: some 10 us */
+  CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
+  MIN_CYCLES = 1 << 15 /* of a chunk: some 10 us */
 };
 static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart */
 
@@ -106,7 +106,10 @@ static void copy_tail(const sod2_window *w) {
   int32_t *offset = tail_offsets(w);
   for (int64_t k = 0; k < s->depth; k++) {
     float *row = w->scratch + k * SOD2_NR;
-    for (int64_t i = 0; i < SOD2_NR; i++) row[i] = i < count ? w->base[k * s->channel + first + i] : 0.0f;
+    for (int64_t i = 0; i < SOD2_NR; i += SOD2_VL) {
+      const int64_t some = sod2_imax(0, sod2_imin(SOD2_VL, count - i));
+      vf_store(row + i, vf_load_partial(w->base + k * s->channel + first + i, some, 0.0f));
+    }
     offset[k] = (int32_t)(k * SOD2_NR);
   }
 }
@@ -118,9 +121,12 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
   p.runs = w->columns == w->strips->ow ? 1 : w->lines;
   p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
   p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
+  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows);
+  const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), (int64_t)(cycles / MIN_CYCLES));
   p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
-  const int64_t blocks = p.runs * p.blocks, work = p.rows * w->strips->depth * w->lines * w->columns;
-  const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), work / MIN_WORK);
+  if (p.row_blocks == 1) /* the panels alone are what can be shared */
+    p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
+  const int64_t blocks = p.runs * p.blocks;
   p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
   window.plan = &p;
   if (tail_floats(w->strips)) copy_tail(w);

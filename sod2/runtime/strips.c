@@ -62,15 +62,15 @@ double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s) {
   return s->in_place ? 0 : CYCLES_PER_FLOAT * (double)c->n * (double)(c->ic * c->ih * c->iw) * used;
 }
 
+/* Of the first channel's taps; the others are a channel further on. */
 static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offset) {
-  for (int64_t ch = 0; ch < c->ic / c->groups; ch++)
-    for (int64_t ky = 0; ky < c->kh; ky++)
-      for (int64_t kx = 0; kx < c->kw; kx++) {
-        const int64_t fy = phases_below(ky * c->dh % c->sh, c->kh, c->dh, c->sh);
-        const int64_t fx = phases_below(kx * c->dw % c->sw, c->kw, c->dw, c->sw);
-        const int64_t phase = ch * s->channel + (fy * s->column_phases + fx) * s->phase;
-        *offset++ = (int32_t)(phase + ky * c->dh / c->sh * s->width + kx * c->dw / c->sw);
-      }
+  const int64_t taps = sod2_imin(c->kh * c->kw, s->depth); /* there may be no channel */
+  for (int64_t tap = 0; tap < taps; tap++) {
+    const int64_t y = tap / c->kw * c->dh, x = tap % c->kw * c->dw;
+    const int64_t fy = phases_below(y % c->sh, c->kh, c->dh, c->sh), fx = phases_below(x % c->sw, c->kw, c->dw, c->sw);
+    offset[tap] = (int32_t)((fy * s->column_phases + fx) * s->phase + y / c->sh * s->width + x / c->sw);
+  }
+  for (int64_t tap = taps; tap < s->depth; tap++) offset[tap] = offset[tap - taps] + (int32_t)s->channel;
 }
 
 /* Vectors below write up to VL - 1 floats too much: of a line, what the next one overwrites. */
