@@ -22,7 +22,7 @@
 #define SOD2_WINOGRAD_TILES 48
 #endif
 #ifndef SOD2_WINOGRAD_OWN_KIB /* transformed image of a block that one thread computes */
-#define SOD2_WINOGRAD_OWN_KIB 192
+#define SOD2_WINOGRAD_OWN_KIB 320
 #endif
 #ifndef SOD2_WINOGRAD_SHARED_KIB /* and of one that all threads share */
 #define SOD2_WINOGRAD_SHARED_KIB 1280
