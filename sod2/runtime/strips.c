@@ -9,8 +9,8 @@ enum {
   OWN_FLOATS = (SOD2_STRIP_OWN_KIB << 10) / 4,
   MIN_SHARED_FLOATS = (64 << 10) / 4,
   MIN_COLUMNS = 256,
-  OWN_WINDOWS = 4,    /* for each thread, at least */
-  MIN_OWN_PIXELS = 96 /* of a window, for each reads all weights */
+  OWN_WINDOWS = 4,     /* for each thread, at least */
+  MIN_OWN_PIXELS = 192 /* of a window, for each reads all weights */
 };
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
