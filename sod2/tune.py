@@ -35,9 +35,10 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "SOD2_PIXEL_DEPTH": (128, 256, 384, 512, 768, 1024),
     "SOD2_PIXEL_BLOCK": (28, 56, 84, 112, 168, 224),
     "SOD2_WINOGRAD_TILES": (24, 36, 48, 72, 96),
-    "SOD2_WINOGRAD_OWN_KIB": (96, 144, 192, 288, 384),
+    "SOD2_WINOGRAD_OWN_KIB": (96, 192, 320, 480, 640),
     "SOD2_WINOGRAD_SHARED_KIB": (320, 640, 960, 1280, 2560),
     "SOD2_WINOGRAD_WEIGHTS_KIB": (512, 1024, 2048, 4096, 8192),
+    "SOD2_STRIP_OWN_KIB": (160, 320, 480, 640, 960, 1280),
     "SOD2_STRIP_KIB": (128, 256, 384, 512, 768, 1024),
 }
 _PARENTS = 6  # the best so far, of which two are crossed

@@ -71,7 +71,7 @@ extern const sod2_conv_kernel sod2_conv_panel, sod2_conv_pixel, sod2_conv_dot, s
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
                      int64_t col, int64_t cols);
 
-/* Fetches the lines of a part of the output, `cols` <= 2 VL columns, that an epilogue will soon touch. Rows of an output
+/* Fetches the lines of a part of the output that an epilogue will soon touch. Rows of an output
    are short streams, which a hardware prefetcher finds too late. */
 SOD2_INLINE void sod2_conv_fetch(const sod2_conv *c, int64_t n, int64_t row, int64_t rows, int64_t col, int64_t cols) {
   for (int k = 0; k < 2 && c->touched[k]; k++) {

@@ -4,8 +4,17 @@
 #include "tile.h"
 #include "tuning.h"
 
-enum { STRIP_FLOATS = (SOD2_STRIP_KIB << 10) / 4, MIN_STRIP_FLOATS = (64 << 10) / 4, MIN_COLUMNS = 256 };
+enum {
+  SHARED_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
+  OWN_FLOATS = (SOD2_STRIP_OWN_KIB << 10) / 4,
+  MIN_SHARED_FLOATS = (64 << 10) / 4,
+  MIN_COLUMNS = 256,
+  OWN_WINDOWS = 4,     /* for each thread, at least */
+  MIN_OWN_PIXELS = 192 /* of a window, for each reads all weights */
+};
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
+
+SOD2_INLINE int64_t panels_of(int64_t pixels) { return (pixels + SOD2_NR - 1) / SOD2_NR; }
 
 /* Is phase `f` of an axis read by a tap? */
 static int is_read(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
@@ -26,34 +35,51 @@ static int is_in_place(const sod2_conv *c) {
          c->ow == c->iw && c->ic * c->ih * c->iw < INT32_MAX;
 }
 
-sod2_strips sod2_strips_plan(const sod2_conv *c) {
-  sod2_strips s = {.in_place = is_in_place(c), .oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1};
+/* Pieces of at most `most` that `size` is cut into: of owners each has the same number, and several. */
+static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
+  const int64_t least = owners > 1 ? OWN_WINDOWS : 1, each = (size + most * owners - 1) / (most * owners);
+  return sod2_imin(size, sod2_imax(least, each) * owners);
+}
+
+/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it. */
+static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
   const int64_t channels = c->ic / c->groups;
-  s.depth = channels * c->kh * c->kw;
+  const int64_t more_lines = (c->kh - 1) * c->dh / c->sh, more_columns = (c->kw - 1) * c->dw / c->sw;
+  const int64_t area = floats / sod2_imax(1, channels * s->row_phases * s->column_phases); /* of a phase */
+  const int64_t along = s->oh == 1 ? owners : 1;
+  int64_t columns = s->ow;
+  s->owners = owners, s->windows_x = 1;
+  if ((1 + more_lines) * (columns + more_columns) > area || along > 1) { /* a line is cut between panels */
+    const int64_t least = sod2_imin(MIN_COLUMNS / SOD2_NR, panels_of(c->ow)), panels = panels_of(columns);
+    s->windows_x = pieces_of(panels, sod2_imax(least, (area / (1 + more_lines) - more_columns) / SOD2_NR), along);
+    columns = sod2_imin(columns, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR);
+  }
+  int64_t lines = sod2_imin(s->oh, sod2_imax(1, area / (columns + more_columns) - more_lines));
+  s->windows_y = pieces_of(s->oh, lines, owners);
+  lines = (s->oh + s->windows_y - 1) / s->windows_y;
+  s->width = columns + more_columns;
+  s->lines = lines + more_lines;
+  s->phase = s->lines * s->width + SOD2_VL; /* lines are filled upwards, a vector at a time */
+  s->channel = s->row_phases * s->column_phases * s->phase;
+  s->floats = sod2_line(channels * s->channel + SOD2_NR); /* the last vectors read beyond the end */
+}
+
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
+  sod2_strips s = {.in_place = is_in_place(c), .oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1};
+  s.depth = c->ic / c->groups * c->kh * c->kw;
   s.offsets = sod2_line(s.depth);
+  if (sod2_strips_flat(c)) s.oh = 1, s.ow = c->oh * c->ow;
   if (s.in_place) {
-    s.oh = 1, s.ow = c->oh * c->ow, s.channel = s.ow;
+    s.channel = s.ow;
     return s;
   }
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
-  const int64_t more_lines = (c->kh - 1) * c->dh / c->sh, more_columns = (c->kw - 1) * c->dw / c->sw;
-  int64_t floats = STRIP_FLOATS;
-  if (c->scratch_limit > 0) floats = sod2_imin(floats, sod2_imax(MIN_STRIP_FLOATS, c->scratch_limit / 4));
-  const int64_t area = floats / sod2_imax(1, channels * s.row_phases * s.column_phases); /* of a phase */
-  int64_t columns = c->ow;
-  if ((1 + more_lines) * (columns + more_columns) > area) /* one line is too long: cut it */
-    columns = sod2_imin(columns, sod2_imax(MIN_COLUMNS, area / (1 + more_lines) - more_columns));
-  s.windows_x = (c->ow + columns - 1) / columns;
-  columns = (c->ow + s.windows_x - 1) / s.windows_x;
-  int64_t lines = sod2_imin(c->oh, sod2_imax(1, area / (columns + more_columns) - more_lines));
-  s.windows_y = (c->oh + lines - 1) / lines;
-  lines = (c->oh + s.windows_y - 1) / s.windows_y;
-  s.width = columns + more_columns;
-  s.lines = lines + more_lines;
-  s.phase = s.lines * s.width + SOD2_VL; /* lines are filled upwards, a vector at a time */
-  s.channel = s.row_phases * s.column_phases * s.phase;
-  s.floats = sod2_line(channels * s.channel + SOD2_NR); /* the last vectors read beyond the end */
+  const int64_t limit = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
+  cut(c, sod2_imin(OWN_FLOATS, limit / threads), threads, &s);
+  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
+  if (threads == 1 || s.floats > limit / threads || all < OWN_WINDOWS * threads || s.oh * s.ow < MIN_OWN_PIXELS * windows)
+    cut(c, sod2_imin(SHARED_FLOATS, sod2_imax(MIN_SHARED_FLOATS, limit)), 1, &s);
   return s;
 }
 
@@ -175,7 +201,6 @@ void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row
 
 typedef struct fill_job {
   const sod2_window *w;
-  float *strips;
   int64_t pieces; /* of the channels */
 } fill_job;
 
@@ -215,42 +240,82 @@ static void compute_channel(const sod2_window *w, int64_t channel, float *strip)
   }
 }
 
+/* Of a single tap: the rest of a line, whole lines, the beginning of one. */
+static void fill_flat(const sod2_window *w, const float *x, float *strip) {
+  const sod2_conv *c = w->c;
+  for (int64_t left = w->columns, at = w->x0; left > 0;) {
+    const int64_t line = at / c->ow, column = at % c->ow, width = sod2_imin(c->ow - column, left);
+    const int64_t lines = width == c->ow ? left / width : 1;
+    sod2_strip_phase(c, x, line * c->sh - c->pt, c->sh, lines, column * c->sw - c->pl, width, strip);
+    strip += lines * width, at += lines * width, left -= lines * width;
+  }
+}
+
 static void fill_piece(void *arg, int64_t piece, int thread) {
   (void)thread;
   const fill_job *job = arg;
   const sod2_conv *c = job->w->c;
   const int64_t channels = c->ic / c->groups, end = channels * (piece + 1) / job->pieces;
   const int64_t plane = c->ih * c->iw, first = job->w->group * channels;
+  void (*const fill)(const sod2_window *, const float *, float *) = sod2_strips_flat(c) ? fill_flat : fill_channel;
   for (int64_t ch = channels * piece / job->pieces; ch < end; ch++) {
-    float *strip = job->strips + ch * job->w->strips->channel;
+    float *strip = job->w->strip + ch * job->w->strips->channel;
     if (c->prologue)
       compute_channel(job->w, first + ch, strip);
     else
-      fill_channel(job->w, c->x + (job->w->image * c->ic + first + ch) * plane, strip);
+      fill(job->w, c->x + (job->w->image * c->ic + first + ch) * plane, strip);
   }
+}
+
+/* First column of a window: a line is cut between panels. */
+static int64_t window_start(const sod2_strips *s, int64_t window) {
+  return sod2_imin(s->ow, panels_of(s->ow) * window / s->windows_x * SOD2_NR);
+}
+
+typedef struct strips_job {
+  const sod2_conv *c;
+  const sod2_strips *strips;
+  const void *plan;
+  float *scratch;
+  void (*compute)(const sod2_window *w, sod2_pool *pool);
+} strips_job;
+
+/* Window `i` of all images and groups, whose strips are those of `owner`. */
+static sod2_window window_at(const strips_job *job, int64_t i, int owner) {
+  const sod2_conv *c = job->c;
+  const sod2_strips *s = job->strips;
+  const int64_t windows = s->windows_y * s->windows_x, wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
+  float *strips = job->scratch + s->offsets;
+  sod2_window w = {.c = c, .strips = s, .offset = (const int32_t *)job->scratch};
+  w.strip = strips + owner * s->floats, w.scratch = strips + s->owners * s->floats, w.plan = job->plan;
+  w.image = i / windows / c->groups, w.group = i / windows % c->groups;
+  w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
+  w.x0 = window_start(s, wx), w.columns = window_start(s, wx + 1) - w.x0;
+  w.base = s->in_place ? c->x + (w.image * c->groups + w.group) * (c->ic / c->groups) * s->channel : w.strip;
+  return w;
+}
+
+static void own_window(void *arg, int64_t window, int thread) {
+  const strips_job *job = arg;
+  const sod2_window w = window_at(job, window, thread);
+  fill_job fill = {.w = &w, .pieces = 1};
+  fill_piece(&fill, 0, thread);
+  job->compute(&w, NULL);
 }
 
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      void (*compute)(const sod2_window *w, sod2_pool *pool)) {
-  int32_t *offset = (int32_t *)scratch;
-  float *strips = scratch + s->offsets;
-  fill_offsets(c, s, offset);
-  const int64_t channels = c->ic / c->groups, windows = s->windows_y * s->windows_x;
-  for (int64_t i = 0; i < c->n * c->groups * windows; i++) {
-    const int64_t wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
-    sod2_window w = {.c = c, .strips = s, .offset = offset, .base = strips, .plan = plan};
-    w.scratch = strips + s->floats;
-    w.image = i / windows / c->groups, w.group = i / windows % c->groups;
-    w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
-    w.x0 = s->ow * wx / s->windows_x, w.columns = s->ow * (wx + 1) / s->windows_x - w.x0;
-    if (s->in_place) {
-      w.base = c->x + (w.image * c->ic + w.group * channels) * s->channel;
-    } else {
-      fill_job job = {.w = &w, .strips = strips, .pieces = sod2_imin(channels, 4 * sod2_pool_threads(pool))};
-      sod2_parallel(pool, job.pieces, fill_piece, &job);
-    }
-    if (sod2_strips_flat(c)) /* of several lines only where they are whole */
-      w.x0 += w.y0 * s->ow, w.columns *= w.lines, w.y0 = 0, w.lines = 1;
+  strips_job job = {c, s, plan, scratch, compute};
+  const int64_t windows = c->n * c->groups * s->windows_y * s->windows_x;
+  fill_offsets(c, s, (int32_t *)scratch);
+  if (s->owners > 1) {
+    sod2_parallel(pool, windows, own_window, &job);
+    return;
+  }
+  for (int64_t i = 0; i < windows; i++) {
+    const sod2_window w = window_at(&job, i, 0);
+    fill_job fill = {.w = &w, .pieces = sod2_imin(c->ic / c->groups, 4 * sod2_pool_threads(pool))};
+    if (!s->in_place) sod2_parallel(pool, fill.pieces, fill_piece, &fill);
     compute(&w, pool);
   }
 }

@@ -3,8 +3,11 @@
    a tap of consecutive pixels of one line is contiguous, whatever the strides, dilations and padding.
 
    For that, the input of a window of output pixels is copied to strips: padded, and split by the strides into phases
-   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. Of a 1x1 convolution
-   a window is one line of all its pixels; that of stride 1 is read in place, as one line of the whole image. */
+   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. To a 1x1 convolution
+   all pixels are one line, cut between panels of NR pixels; that of stride 1 is read in place.
+
+   Where the image is large, a thread has strips of its own and takes a window through copying and products: they stay
+   in its caches, and no thread waits for another. Otherwise all threads share the strips of one window at a time. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
@@ -12,13 +15,14 @@
 
 typedef struct sod2_strips {
   int in_place;                         /* no strips: the image itself */
-  int64_t oh, ow;                       /* output lines and columns; in place: 1 and all pixels */
+  int64_t oh, ow;                       /* output lines and columns; of a single tap 1 and all pixels */
   int64_t windows_y, windows_x;         /* the output is cut into windows */
   int64_t depth;                        /* k: taps of a group */
   int64_t row_phases, column_phases;    /* those that are read */
   int64_t lines, width;                 /* of a phase of a channel */
   int64_t phase, channel;               /* floats from phase to phase and from channel to channel */
-  int64_t offsets, floats;              /* floats of the table of offsets and of the strips */
+  int64_t offsets, floats;              /* floats of the table of offsets and of the strips of a window */
+  int64_t owners;                       /* threads with strips of their own; 1: all share those of one window */
 } sod2_strips;
 
 /* A window of one image and group, with its strips filled. */
@@ -26,16 +30,18 @@ typedef struct sod2_window {
   const sod2_conv *c;
   const sod2_strips *strips;
   const int32_t *offset;
-  const float *base;                    /* of the first pixel */
+  float *strip;                         /* of this window */
+  const float *base;                    /* of the first pixel: there, or in place */
   int64_t image, group;
   int64_t y0, lines, x0, columns;
   float *scratch;                       /* of the kernel, behind the strips */
   const void *plan;                     /* of the kernel */
 } sod2_window;
 
-sod2_strips sod2_strips_plan(const sod2_conv *c);
+/* Strips for a pool of `threads`. */
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads);
 
-/* A single tap has no margins: the strips of a window are one line. */
+/* A single tap has no margins: all pixels are one line. */
 SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->kw == 1; }
 
 /* Lines of all images and pixels of one, as tiles see them. */

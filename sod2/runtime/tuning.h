@@ -22,7 +22,7 @@
 #define SOD2_WINOGRAD_TILES 48
 #endif
 #ifndef SOD2_WINOGRAD_OWN_KIB /* transformed image of a block that one thread computes */
-#define SOD2_WINOGRAD_OWN_KIB 192
+#define SOD2_WINOGRAD_OWN_KIB 320
 #endif
 #ifndef SOD2_WINOGRAD_SHARED_KIB /* and of one that all threads share */
 #define SOD2_WINOGRAD_SHARED_KIB 1280
@@ -30,7 +30,10 @@
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB /* weights up to which threads have blocks of their own */
 #define SOD2_WINOGRAD_WEIGHTS_KIB 2048
 #endif
-#ifndef SOD2_STRIP_KIB /* padded rows of an image that are computed at a time */
+#ifndef SOD2_STRIP_OWN_KIB /* padded rows of an image that one thread computes at a time */
+#define SOD2_STRIP_OWN_KIB 640
+#endif
+#ifndef SOD2_STRIP_KIB /* and that all threads share */
 #define SOD2_STRIP_KIB 1024
 #endif
 #endif

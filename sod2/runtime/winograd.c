@@ -207,6 +207,7 @@ SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, winog
   const int64_t lines = sod2_imin(m, c->oh - y), channels = sod2_imin(SOD2_VL, c->oc - row);
   _Alignas(64) float strip[6 * RUN * SOD2_VL + SOD2_VL * SOD2_VL];
   float out[SOD2_VL * LINE];
+  for (int64_t i = 0; i < lines; i++) sod2_conv_fetch(c, image, row, channels, (y + i) * c->ow + x, cols);
   for (int64_t t = 0; t < run.count; t++)
     output_tile(m, products + t * SOD2_VL, plane_step, (vf *)strip + t * m, width);
   const int whole = run.count == job->plan.tiles_x; /* then its lines are contiguous in the output */
