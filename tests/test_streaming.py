@@ -79,6 +79,13 @@ def test_the_whole_never_exists() -> None:
     assert peaks[0] < peaks[1] / 3
 
 
+def test_strips_are_small_where_the_peak_is() -> None:
+    """The only step takes the least scratch: two rows of the second's, and their copy."""
+    peak = sod2.compile(stem(FOLLOWERS["convolution"], 3, width=64)).peak_bytes({"x": (1, 3, 128, 128)})
+    first, second = 4 * 64 * 64 * 64, 4 * 64 * 32 * 32
+    assert second < peak < second + first / 2
+
+
 @pytest.mark.parametrize(
     ("follower", "channels"),
     [

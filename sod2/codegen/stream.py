@@ -67,7 +67,8 @@ def _struct(name: str, call: StepCall) -> str:
     if isinstance(op, MaxPool):
         return f"{op.struct(call.node, call, x)}\n{name} = sod2_stream_windows(&first, &g);"
     assert isinstance(op, Conv)  # streaming.py pairs nothing else
-    return "\n".join(["{", *call.lines, op.declare(call.node, call, x), f"{name} = g;", "}"])
+    declared = op.declare(call.node, call, x)
+    return "\n".join(["{", *call.lines, declared, f"{name} = g;", "}"])
 
 
 def _strip_epilogue(emission: Emission, lead: Group, node: Node) -> Kernel | None:

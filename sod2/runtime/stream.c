@@ -17,8 +17,15 @@ static void input_rows(const sod2_conv *c, int64_t row, int64_t rows, int64_t *b
   *end = sod2_imax(*begin, *end);
 }
 
-/* Of the scratch that the step may take, a third is the strip, a third the kernels', the rest slack. */
-static int64_t share(const sod2_conv *second) { return sod2_imax(1, second->scratch_limit / 3); }
+/* Of the scratch that the step may take, two fifths are the strip and the rest the kernels', of which the second copies
+   the strip. At the least, both have enough for two rows of the second. */
+static int64_t strip_limit(const sod2_conv *second) { return second->scratch_limit * 2 / 5; }
+
+static int64_t kernel_limit(const sod2_conv *second) {
+  const int64_t two_rows = second->ic * second->iw * (second->sh + window(second->kh, second->dh));
+  if (second->scratch_limit <= 0) return 0;
+  return sod2_imax(second->scratch_limit - strip_limit(second), 2 * two_rows * (int64_t)sizeof(float));
+}
 
 static int is_pooling(const sod2_conv *second) {
   for (int v = 0; v < SOD2_CONV_VERSIONS; v++)
@@ -41,7 +48,7 @@ static int64_t whole_tiles(const sod2_conv *first, const sod2_conv *second, int6
 static int64_t rows_per_strip(const sod2_conv *first, const sod2_conv *second) {
   int64_t row = sod2_imax(1, first->oc * first->ow) * (int64_t)sizeof(float);
   int64_t bytes = is_pooling(second) ? POOLED_BYTES : STRIP_BYTES;
-  if (second->scratch_limit > 0) bytes = sod2_imin(bytes, share(second));
+  if (second->scratch_limit > 0) bytes = sod2_imin(bytes, strip_limit(second));
   int64_t rows = sod2_imax(2, (bytes / row - window(second->kh, second->dh)) / second->sh + 1);
   if (rows >= second->oh) return second->oh;
   return is_pooling(second) ? whole_tiles(first, second, rows) : rows;
@@ -85,7 +92,7 @@ static sod2_conv part(const sod2_conv *c, const sod2_conv *second, int64_t rows)
   sod2_conv p = *c;
   p.n = 1;
   p.oh = rows;
-  p.scratch_limit = second->scratch_limit > 0 ? share(second) : 0;
+  p.scratch_limit = kernel_limit(second);
   p.touched[0] = NULL; /* those are tensors of all rows */
   return p;
 }
