@@ -27,6 +27,8 @@ element-wise operators whose other operands are numbers. Memory traffic falls by
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from sod2.fusion import FusionPlan, Group
 from sod2.graph import Array, Graph, Node
 from sod2.ops import OPS
@@ -97,6 +99,8 @@ def is_norm(lead: Group) -> bool:
 def _on_load(lead: Group, first: Node, second: Node, graph: Graph, analysis: Analysis) -> bool:
     """Whether a convolution computes the normalisation where it reads it."""
     if not _is_plain(second, graph) or any(s != 1 for s in second.attrs.get("strides", ())):
+        return False
+    if analysis[first.inputs[0]].dtype != np.float32:
         return False
     _, channels, *window = graph.constants[second.inputs[1]].shape
     numbers = all((value := _known(analysis, t)) is not None and value.size == 1 for t in _operands(lead))

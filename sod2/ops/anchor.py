@@ -5,7 +5,8 @@ struct is always called `g`. The same declaration is emitted twice: where a shap
 `threads` is in scope; the expressions given to `Call.scratch` and `Call.choice` are evaluated there) and in the step
 (`pool` is in scope).
 
-Kernels compute in float32; an anchor that meets another dtype says so when code is generated, not when it is analysed.
+Most kernels compute in float32; an anchor that meets a dtype that its kernel does not take says so when code is
+generated, not when it is analysed.
 """
 
 import math
@@ -107,8 +108,13 @@ def in_float(x: Facts) -> bool:
     return all(f is None or (is_float(f.dtype) and f.dtype.itemsize <= 4) for f in x)
 
 
+def is_double(x: Facts) -> bool:
+    """Whether every operand is of doubles: the few kernels that take them have a variant or a case of their own."""
+    return all(f is None or f.dtype == np.float64 for f in x)
+
+
 def require_float32(node: Node, *facts: Fact | None) -> None:
-    """UnsupportedError unless every present tensor is float32, the only dtype of the anchor kernels."""
+    """UnsupportedError unless every present tensor is float32, the only dtype of most kernels."""
     for fact in facts:
         if fact is not None and fact.dtype != np.float32:
             raise UnsupportedError(

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from sod2.graph import Node
-from sod2.ops.anchor import f32
 from sod2.ops.elementwise import CType
 from sod2.ops.op import Array, Emitter, Index
 
 RADIUS = {"linear": 1, "cubic": 2}
-FLOAT = np.dtype(np.float32)
 
 
 def _settings(node: Node) -> tuple[str, float, bool]:
@@ -32,6 +30,7 @@ class Filter:
 
     node: Node
     e: Emitter
+    real: CType  # in which positions and weights are computed
     position: str
     stretch: str  # s
     last: str  # the number of the axis's last element
@@ -39,33 +38,36 @@ class Filter:
     count: Index
 
     @classmethod
-    def at(cls, node: Node, e: Emitter, *, position: str, scale: str, last: str) -> "Filter":
-        stretch = e.local(FLOAT, f"__builtin_fminf({scale}, 1)")
-        radius = e.local(FLOAT, f"{RADIUS[_settings(node)[0]]} / {stretch}")
-        first = e.local(np.dtype(np.int64), f"(int64_t)__builtin_ceilf({position} - {radius})")
-        count = e.local(np.dtype(np.int64), f"(int64_t)__builtin_floorf({position} + {radius}) - {first} + 1")
-        return cls(node, e, position, stretch, last, first, e.opaque(count))
+    def at(cls, node: Node, e: Emitter, real: CType, *, position: str, scale: str, last: str) -> "Filter":
+        stretch = e.local(real.dtype, f"({scale} < 1 ? {scale} : 1)")
+        radius = e.local(real.dtype, f"{RADIUS[_settings(node)[0]]} / {stretch}")
+        first = e.local(np.dtype(np.int64), real.functions(f"(int64_t)~ceil({position} - {radius})"))
+        count = e.local(np.dtype(np.int64), real.functions(f"(int64_t)~floor({position} + {radius}) - {first} + 1"))
+        return cls(node, e, real, position, stretch, last, first, e.opaque(count))
 
     def tap(self, k: Any) -> tuple[Index, str]:
         """The element that tap k of `count` reads, and its weight."""
-        mode, a, excludes = _settings(self.node)
+        (mode, a, excludes), real = _settings(self.node), self.real
         place = self.e.local(np.dtype(np.int64), f"{self.first} + {self.e.c(k)}")
-        d = self.e.local(FLOAT, f"__builtin_fabsf(((float){place} - {self.position}) * {self.stretch})")
+        d = self.e.local(
+            real.dtype, f"__builtin_fabs{real.suffix}((({real.name}){place} - {self.position}) * {self.stretch})"
+        )
         weight = f"({d} < 1 ? 1 - {d} : 0)"
         if mode == "cubic":
-            near = f"(({f32(a + 2)} * {d} - {f32(a + 3)}) * {d} * {d} + 1)"
-            far = f"((({f32(a)} * {d} - {f32(5 * a)}) * {d} + {f32(8 * a)}) * {d} - {f32(4 * a)})"
+            near = f"(({real.number(a + 2)} * {d} - {real.number(a + 3)}) * {d} * {d} + 1)"
+            one, five, eight, four = (real.number(factor * a) for factor in (1, 5, 8, 4))
+            far = f"((({one} * {d} - {five}) * {d} + {eight}) * {d} - {four})"
             weight = f"({d} <= 1 ? {near} : {d} < 2 ? {far} : 0)"
         if excludes:
             weight = f"({place} < 0 || {place} > {self.last} ? 0 : {weight})"
-        return self.e.opaque(f"sod2_imax(sod2_imin({place}, {self.last}), 0)"), self.e.local(FLOAT, weight)
+        return self.e.opaque(f"sod2_imax(sod2_imin({place}, {self.last}), 0)"), self.e.local(real.dtype, weight)
 
     def total(self) -> str:
         """The sum of the weights."""
-        return self.e.fold(FLOAT, "0", [self.count], lambda k, total: f"{total} + {self.tap(k[0])[1]}")
+        return self.e.fold(self.real.dtype, "0", [self.count], lambda k, total: f"{total} + {self.tap(k[0])[1]}")
 
 
-def blend(e: Emitter, places: Sequence[Index | Filter], c: CType) -> str:
+def blend(e: Emitter, real: CType, places: Sequence[Index | Filter], c: CType) -> str:
     """The C expression of an element, at an index for axes that stay and at a filter for others."""
     filters = [p for p in places if isinstance(p, Filter)]
 
@@ -77,7 +79,7 @@ def blend(e: Emitter, places: Sequence[Index | Filter], c: CType) -> str:
 
     if not filters:
         return e.load(0, [p for p in places if not isinstance(p, Filter)])
-    value = e.fold(FLOAT, "0", [f.count for f in filters], step)
+    value = e.fold(real.dtype, "0", [f.count for f in filters], step)
     return f"(({c.name})({value} / ({' * '.join(f.total() for f in filters)})))"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from sod2.graph import Node
 from sod2.lattice import Shape
-from sod2.ops.anchor import Anchor, count, dims_of, known_dims, must_equal, require_float32
+from sod2.ops.anchor import Anchor, count, dims_of, is_double, known_dims, must_equal, require_float32
 from sod2.ops.op import Array, Call, Facts, MappingType, register
 from sod2.symbolic import Dim
 
@@ -25,10 +25,12 @@ class Det(Anchor):
         return must_equal(*dims_of(x[0])[-2:])
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, x[0])
+        doubles = is_double(x)
+        if not doubles:
+            require_float32(node, x[0])
         *batch, n, _ = known_dims(x[0])
         scratch = k.scratch(f"{k.c(n * n)} * (int64_t)sizeof(double)")
-        return f"sod2_det({k.pointer(0)}, {k.result()}, {k.c(count(batch))}, {k.c(n)}, {scratch});"
+        return f"sod2_det({k.pointer(0)}, {k.result()}, {int(doubles)}, {k.c(count(batch))}, {k.c(n)}, {scratch});"
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         assert arrays[0] is not None

@@ -1,7 +1,8 @@
 """Normalisations: LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization and
 BatchNormalization (inference).
 
-BatchNormalization is an element expression, since its statistics are inputs. The others have row kernels.
+BatchNormalization is an element expression, since its statistics are inputs. The others have row kernels: one for each
+of floats (runtime/rows.c), one for all of doubles (rows_double.c).
 GroupNormalization takes one scale per channel (opset 21); opset 18's one per group is refused.
 """
 
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sod2.dtypes import BY_NUMBER
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
@@ -21,15 +23,18 @@ from sod2.ops.anchor import (
     f32,
     in_float,
     initializer,
+    is_double,
     known_dims,
     must_equal,
     proved_shape,
     require_float32,
 )
 from sod2.ops.attributes import axis_of, present
-from sod2.ops.elementwise import broadcast_index
+from sod2.ops.elementwise import CType, broadcast_index
 from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, Op, register
 from sod2.symbolic import Dim, as_dim, eq
+
+_FLOAT32 = 1  # onnx.TensorProto.FLOAT
 
 
 def epsilon_of(node: Node) -> float:
@@ -42,11 +47,25 @@ def pointer_or_null(k: Call, x: Facts, i: int) -> str:
     return "NULL" if present(x, i) is None else k.pointer(i)
 
 
+def double_norm(node: Node, k: Call, x: Facts, rows: Dim, n: Dim, **others: object) -> str:
+    """The call of the kernel of doubles; `others` are fields of its struct."""
+    fields: dict[str, object] = {"rows": k.c(rows), "n": k.c(n), "period": 1, "step": 0, "span": 1, "centred": 1}
+    fields |= {"epsilon": repr(epsilon_of(node)), "x": k.pointer(0), "scale": k.pointer(1)}
+    fields |= {"bias": pointer_or_null(k, x, 2), "y": k.result(), **others}
+    k.setup(initializer("g", "sod2_normalisation_double", **fields))
+    return "sod2_normalise_double(&g, pool);"
+
+
 @register()
 class LayerNormalization(Anchor):
     """Normalises over the dims from `axis` on; the outputs are y and optionally mean and 1/sqrt(variance + epsilon)."""
 
     mapping = MappingType.MANY_TO_MANY
+
+    def dtype(self, node: Node, x: Facts) -> list[np.dtype[Any]]:
+        assert x[0] is not None
+        stash = BY_NUMBER[int(node.attrs.get("stash_type", _FLOAT32))]
+        return [x[0].dtype, stash, stash][: len(node.outputs)]
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         dims = dims_of(x[0])
@@ -61,15 +80,15 @@ class LayerNormalization(Anchor):
         return operand_guards(x)
 
     def is_anchor(self, node: Node, x: Facts) -> bool:
-        """The kernel takes floats, a scale and a bias as large as what is normalised."""
-        return in_float(x) and is_full(x, axis_of(node, len(dims_of(x[0])), -1))
+        """The kernels take a scale and a bias as large as what is normalised."""
+        return (in_float(x) or is_double(x)) and is_full(x, axis_of(node, len(dims_of(x[0])), -1))
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
         if any(node.outputs[1:]):
             raise UnsupportedError(
-                f"{node.op} (node {node.name!r}) gives statistics of float64 or with a broadcast scale; "
-                "those of float32 with a scale of the normalised dims are supported"
+                f"{node.op} (node {node.name!r}) gives statistics and has a broadcast scale; "
+                "with a scale of the normalised dims they are supported"
             )
         axis = axis_of(node, len(x[0].dims), -1)
         sizes, wide = x[0].dims[axis:], np.dtype(np.float64)
@@ -88,11 +107,16 @@ class LayerNormalization(Anchor):
         return f"(({e.element(x[0].dtype)})({value}))"
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, *x)
         dims = known_dims(x[0])
         axis = axis_of(node, len(dims), -1)
         require_full(node, x, axis)
-        results = [k.result(i) if i < len(node.outputs) and node.outputs[i] else "NULL" for i in range(3)]
+        wanted = [i for i, name in enumerate(node.outputs) if name]
+        require_float32(node, *(y[i] for i in wanted if i > 0))
+        results = [k.result(i) if i in wanted else "NULL" for i in range(3)]
+        if is_double(x):
+            mean, inv_std = results[1:]
+            return double_norm(node, k, x, count(dims[:axis]), count(dims[axis:]), mean=mean, inv_std=inv_std)
+        require_float32(node, *x)
         operands = ", ".join([k.pointer(0), k.pointer(1), pointer_or_null(k, x, 2), *results])
         return (
             f"sod2_layer_norm({operands}, {k.c(count(dims[:axis]))}, {k.c(count(dims[axis:]))}, "
@@ -100,7 +124,7 @@ class LayerNormalization(Anchor):
         )
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
-        return None if any(node.outputs[1:]) else (0, axis_of(node, len(known_dims(y[0])), -1))
+        return None if any(node.outputs[1:]) or is_double(x) else (0, axis_of(node, len(known_dims(y[0])), -1))
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale, *rest = arrays
@@ -112,7 +136,8 @@ class LayerNormalization(Anchor):
         y = (wide - mean) * inverse * scale
         if rest and rest[0] is not None:
             y = y + rest[0]
-        return [a.astype(x.dtype) for a in (y, mean, inverse)][: len(node.outputs)]
+        stash = BY_NUMBER[int(node.attrs.get("stash_type", _FLOAT32))]
+        return [y.astype(x.dtype), mean.astype(stash), inverse.astype(stash)][: len(node.outputs)]
 
     def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
         random = np.random.default_rng(13)
@@ -195,16 +220,18 @@ class RMSNormalization(Anchor):
         return operand_guards(x)
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, *x)
         dims = known_dims(x[0])
         axis = axis_of(node, len(dims), -1)
         require_full(node, x, axis)
+        if is_double(x):
+            return double_norm(node, k, x, count(dims[:axis]), count(dims[axis:]), centred=0)
+        require_float32(node, *x)
         sizes = f"{k.c(count(dims[:axis]))}, {k.c(count(dims[axis:]))}"
         end = f"{f32(epsilon_of(node))}, {', '.join(k.epilogue())}, pool"
         return f"sod2_rms_norm({k.pointer(0)}, {k.pointer(1)}, {k.result()}, {sizes}, {end});"
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
-        return 0, axis_of(node, len(known_dims(y[0])), -1)
+        return None if is_double(x) else (0, axis_of(node, len(known_dims(y[0])), -1))
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale = arrays
@@ -246,6 +273,12 @@ class ChannelNormalization(Anchor):
         return [pair for f in x[1:] if f is not None for pair in must_equal(channels, dims_of(f)[0])]
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+        if is_double(x):
+            n, c, *sizes = known_dims(x[0])
+            groups, spatial = self.groups(node, c), count(sizes)
+            own = as_dim(1) if groups == c else c // groups
+            fields = {"period": k.c(groups), "step": k.c(own), "span": k.c(spatial)}
+            return double_norm(node, k, x, n * groups, own * spatial, **fields)
         k.setup(self.declare(node, k, x))
         return f"sod2_group_norm(&norm, {k.result()}, {', '.join(k.epilogue())}, pool);"
 
@@ -264,7 +297,7 @@ class ChannelNormalization(Anchor):
         return initializer("norm", "sod2_norm", **fields, epsilon=f32(epsilon_of(node)), **more)
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
-        return 1, 2
+        return None if is_double(x) else (1, 2)
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x, scale, bias = arrays
@@ -338,10 +371,12 @@ class BatchNormalization(Op):
         return [pair for f in x[1:] if f is not None for pair in must_equal(dims[1], dims_of(f)[0])]
 
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
-        require_float32(node, *x)
+        assert x[0] is not None
+        c = CType(x[0].dtype, e.element(x[0].dtype))
         value = e.load(0, index)
         scale, bias, mean, variance = (e.load(i, index[1:2]) for i in range(1, 5))
-        return f"(({value} - {mean}) * ({scale} / sqrtf({variance} + {f32(epsilon_of(node))})) + {bias})"
+        root = c.functions(f"~sqrt({variance} + {c.number(epsilon_of(node))})")
+        return f"(({value} - {mean}) * ({scale} / {root}) + {bias})"
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
         x = arrays[0]

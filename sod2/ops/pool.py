@@ -14,8 +14,10 @@ from sod2.ops.anchor import (
     Anchor,
     count,
     dims_of,
+    dtype_macro,
     in_float,
     initializer,
+    is_double,
     known_dims,
     proved,
     require_float32,
@@ -301,14 +303,18 @@ class GlobalPool(Anchor):
         return [(*proved(y[0], rank)[:2], *[UNDEF] * (rank - 2))]
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, x[0])
         n, c, *sizes = known_dims(x[0])
+        if is_double(x):
+            k.setup(f"const int64_t g[] = {{{k.c(n * c)}, {k.c(count(sizes))}}};\n(void)g;")
+            kind = f"{dtype_macro(node, np.dtype(np.float64))}, {self.reduction}"
+            return f"sod2_reduce_nd({k.pointer(0)}, {k.result()}, {kind}, 2, g, 2, pool);"
+        require_float32(node, x[0])
         lengths = f"{k.c(n * c)}, {k.c(count(sizes))}, 1"
         end = f"{', '.join(k.epilogue())}, pool"
         return f"sod2_reduce({k.pointer(0)}, {k.result()}, {self.reduction}, {lengths}, {end});"
 
     def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
-        return 0, 2
+        return None if is_double(x) else (0, 2)
 
     def examples(self) -> Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]:
         random = np.random.default_rng(8)

@@ -7,7 +7,8 @@ guard says so); for any other scale, and for scales that only execution tells, t
 sizes, the dims are those.
 
 Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes, or over
-those of antialias.py. Positions are computed in float32, which decides ties of `nearest` as ONNX Runtime does.
+those of antialias.py. Positions are computed in float32, which decides ties of `nearest` as ONNX Runtime does; those in
+a tensor of doubles in double.
 """
 
 import math
@@ -33,21 +34,21 @@ Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
 EXACT = 2**24  # integers up to here are exact in float32
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 POSITIONS = {
-    # i: output index, s: scale, n and m: input and output length, a and b: region of interest; all float
-    "half_pixel": "({i} + 0.5f) / {s} - 0.5f",
-    "half_pixel_symmetric": "{n} / 2 * (1 - {m} / ({n} * {s})) + ({i} + 0.5f) / {s} - 0.5f",
-    "pytorch_half_pixel": "({m} > 1 ? ({i} + 0.5f) / {s} - 0.5f : 0)",
+    # i: output index, s: scale, n and m: input and output length, a and b: region of interest, h: a half
+    "half_pixel": "({i} + {h}) / {s} - {h}",
+    "half_pixel_symmetric": "{n} / 2 * (1 - {m} / ({n} * {s})) + ({i} + {h}) / {s} - {h}",
+    "pytorch_half_pixel": "({m} > 1 ? ({i} + {h}) / {s} - {h} : 0)",
     "asymmetric": "{i} / {s}",
     "align_corners": "({m} > 1 ? {i} * ({n} - 1) / ({m} - 1) : 0)",
     "tf_crop_and_resize": (
-        "({m} > 1 ? {a} * ({n} - 1) + {i} * (({b} - {a}) * ({n} - 1)) / ({m} - 1) : 0.5f * ({a} + {b}) * ({n} - 1))"
+        "({m} > 1 ? {a} * ({n} - 1) + {i} * (({b} - {a}) * ({n} - 1)) / ({m} - 1) : {h} * ({a} + {b}) * ({n} - 1))"
     ),
 }
 NEAREST = {
-    "round_prefer_floor": "__builtin_ceilf({x} - 0.5f)",
-    "round_prefer_ceil": "__builtin_floorf({x} + 0.5f)",
-    "floor": "__builtin_floorf({x})",
-    "ceil": "__builtin_ceilf({x})",
+    "round_prefer_floor": "~ceil({x} - {h})",
+    "round_prefer_ceil": "~floor({x} + {h})",
+    "floor": "~floor({x})",
+    "ceil": "~ceil({x})",
 }
 
 
@@ -186,7 +187,7 @@ class Resize(Op):
         assert x[0] is not None and y[0] is not None
         c = CType(x[0].dtype, e.element(x[0].dtype))
         axes = self.axes(node, x, y[0].dims) or []
-        smooth = bool(node.attrs.get("antialias", 0))
+        smooth, r = bool(node.attrs.get("antialias", 0)), real(x)
         taps: list[list[tuple[Index, str]]] = []
         places: list[Index | Filter] = []  # with antialias
         outside: list[str] = []
@@ -198,14 +199,14 @@ class Resize(Op):
             position = self._position(node, e, e.c(i), axis, x)
             if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
                 assert isinstance(axis.size, Dim)
-                outside.append(f"{position} < 0 || {position} > (float)({e.c(axis.size)} - 1)")
+                outside.append(f"{position} < 0 || {position} > ({r.name})({e.c(axis.size)} - 1)")
             if smooth:
                 assert isinstance(axis.size, Dim)
                 last = f"({e.c(axis.size)} - 1)"
-                places.append(Filter.at(node, e, position=position, scale=self._scale(e, axis), last=last))
+                places.append(Filter.at(node, e, r, position=position, scale=self._scale(e, r, axis), last=last))
             else:
-                taps.append(self._taps(node, e, position, axis))
-        value = blend(e, places, c) if smooth else self._blend(e, taps, c)
+                taps.append(self._taps(node, e, r, position, axis))
+        value = blend(e, r, places, c) if smooth else self._blend(e, taps, c)
         if not outside:
             return value
         return f"({' || '.join(outside)} ? {c.number(float(node.attrs.get('extrapolation_value', 0)))} : {value})"
@@ -219,24 +220,25 @@ class Resize(Op):
 
     def _position(self, node: Node, e: Emitter, i: str, axis: Axis, x: Facts) -> str:
         assert isinstance(axis.size, Dim) and isinstance(axis.out, Dim) and axis.position is not None
-        n, m = f"(float){e.c(axis.size)}", f"(float){e.c(axis.out)}"
+        r = real(x)
+        n, m = f"({r.name}){e.c(axis.size)}", f"({r.name}){e.c(axis.out)}"
         mode = str(node.attrs.get("coordinate_transformation_mode", "half_pixel"))
         a = b = ""
         if mode == "tf_crop_and_resize":
             count = sum(1 for other in self.axes(node, x) or [] if other.position is not None)
             a, b = (e.load(1, [e.position(axis.position + k * count)]) for k in (0, 1))
-        text = POSITIONS[mode].format(i=f"(float){i}", s=self._scale(e, axis), n=n, m=m, a=a, b=b)
-        return e.local(np.dtype(np.float32), text)
+        i, s, h = f"({r.name}){i}", self._scale(e, r, axis), r.number(0.5)
+        return e.local(r.dtype, POSITIONS[mode].format(i=i, s=s, n=n, m=m, a=a, b=b, h=h))
 
-    def _scale(self, e: Emitter, axis: Axis) -> str:
+    def _scale(self, e: Emitter, r: CType, axis: Axis) -> str:
         assert isinstance(axis.size, Dim) and isinstance(axis.out, Dim) and axis.position is not None
         if axis.is_read:
             return e.load(2, [e.position(axis.position)])
         if axis.scale is not None:
-            return CType(np.dtype(np.float32), "float").number(axis.scale)
-        return f"((float){e.c(axis.out)} / (float){e.c(axis.size)})"
+            return r.number(axis.scale)
+        return f"(({r.name}){e.c(axis.out)} / ({r.name}){e.c(axis.size)})"
 
-    def _taps(self, node: Node, e: Emitter, position: str, axis: Axis) -> list[tuple[Index, str]]:
+    def _taps(self, node: Node, e: Emitter, r: CType, position: str, axis: Axis) -> list[tuple[Index, str]]:
         """(index, C weight) of the elements that contribute along one axis, indices clamped into it."""
         assert isinstance(axis.size, Dim)
         last = f"({e.c(axis.size)} - 1)"
@@ -246,26 +248,27 @@ class Resize(Op):
             return e.opaque(f"sod2_imax(sod2_imin({text}, {last}), 0)")
 
         if mode == "nearest":
-            rounding = NEAREST[str(node.attrs.get("nearest_mode", "round_prefer_floor"))].format(x=position)
-            return [(clamped(f"(int64_t){rounding}"), "")]
+            rounding = NEAREST[str(node.attrs.get("nearest_mode", "round_prefer_floor"))]
+            return [(clamped(f"(int64_t){r.functions(rounding.format(x=position, h=r.number(0.5)))}"), "")]
         if mode == "linear":  # beyond the ends both taps are the end
-            position = e.local(np.dtype(np.float32), f"sod2_clampf({position}, 0, (float){last})")
-        base = e.local(np.dtype(np.int64), f"(int64_t)__builtin_floorf({position})")
-        t = e.local(np.dtype(np.float32), f"({position} - (float){base})")
+            end = f"({r.name}){last}"
+            position = e.local(r.dtype, f"({position} < 0 ? 0 : {position} > {end} ? {end} : {position})")
+        base = e.local(np.dtype(np.int64), r.functions(f"(int64_t)~floor({position})"))
+        t = e.local(r.dtype, f"({position} - ({r.name}){base})")
         if mode == "linear":
             return [(clamped(base), f"(1 - {t})"), (clamped(f"{base} + 1"), t)]
-        return self._cubic_taps(node, e, base, t, last)
+        return self._cubic_taps(node, e, r, base=base, t=t, last=last)
 
-    def _cubic_taps(self, node: Node, e: Emitter, base: str, t: str, last: str) -> list[tuple[Index, str]]:
-        a = CType(np.dtype(np.float32), "float").number(float(node.attrs.get("cubic_coeff_a", -0.75)))
+    def _cubic_taps(self, node: Node, e: Emitter, r: CType, *, base: str, t: str, last: str) -> list[tuple[Index, str]]:
+        a = r.number(float(node.attrs.get("cubic_coeff_a", -0.75)))
         near = "((({a} + 2) * {d} - ({a} + 3)) * {d} * {d} + 1)"
         far = "((({a} * {d} - 5 * {a}) * {d} + 8 * {a}) * {d} - 4 * {a})"
         forms = [(far, f"({t} + 1)"), (near, t), (near, f"(1 - {t})"), (far, f"(2 - {t})")]
-        weights = [e.local(np.dtype(np.float32), form.format(a=a, d=d)) for form, d in forms]
+        weights = [e.local(r.dtype, form.format(a=a, d=d)) for form, d in forms]
         places = [f"({base} + {k - 1})" for k in range(4)]
         if node.attrs.get("exclude_outside", 0):
             inside = [f"({p} >= 0 && {p} <= {last} ? {w} : 0)" for p, w in zip(places, weights, strict=True)]
-            total = e.local(np.dtype(np.float32), f"({' + '.join(inside)})")
+            total = e.local(r.dtype, f"({' + '.join(inside)})")
             weights = [f"({w} / {total})" for w in inside]
         return [(e.opaque(f"sod2_imax(sod2_imin({p}, {last}), 0)"), w) for p, w in zip(places, weights, strict=True)]
 
@@ -276,15 +279,16 @@ class Resize(Op):
         axes = [int(a) % rank for a in node.attrs.get("axes", range(rank))]
         scales, sizes, roi = present(arrays, 2), present(arrays, 3), present(arrays, 1)
         result, outside = x.astype(np.float64), np.zeros((1,) * rank, bool)
+        wide = np.float64 if x.dtype == np.float64 else np.float32
         for k, axis in enumerate(axes):
             size = x.shape[axis]
             if scales is not None and scales.size:
-                scale = np.float32(scales[k])
-                out = int(np.floor(np.float32(size) * scale))
+                scale = wide(scales[k])
+                out = int(np.floor(np.float32(size) * np.float32(scale)))
             else:
                 assert sizes is not None
                 out = int(sizes[k])
-                scale = np.float32(out) / np.float32(size)
+                scale = wide(out) / wide(size)
             region = (0.0, 1.0) if roi is None or not roi.size else (roi[k], roi[k + len(axes)])
             where = _positions(node, size, out, scale, region)
             matrix = _weights(node, where, size, float(scale))
@@ -298,24 +302,34 @@ class Resize(Op):
         yield from _examples()
 
 
-def _positions(node: Node, size: int, out: int, scale: np.float32, region: tuple[float, float]) -> Array:
-    """Where output elements lie in the input, by the formulas of the standard, in float32."""
-    i, half = np.arange(out, dtype=np.float32), np.float32(0.5)
-    n, m = np.float32(size), np.float32(out)
+def real(x: Facts) -> CType:
+    """The type in which positions and weights are computed."""
+    assert x[0] is not None
+    wide = x[0].dtype == np.float64
+    return CType(np.dtype(np.float64), "double") if wide else CType(np.dtype(np.float32), "float")
+
+
+def _positions(node: Node, size: int, out: int, scale: np.floating[Any], region: tuple[float, float]) -> Array:
+    """Where output elements lie in the input, by the formulas of the standard, in the type of the scale."""
+    wide = type(scale)
+    i: Array = np.arange(out, dtype=wide)
+    half = wide(0.5)
+    n, m = wide(size), wide(out)
     mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
     centre = (i + half) / scale - half
-    a, b = (np.float32(r) for r in region)
+    a, b = (wide(r) for r in region)
     if mode == "half_pixel_symmetric":
         return np.asarray(n / 2 * (1 - m / (n * scale)) + centre)
     if mode == "pytorch_half_pixel":
         return centre if out > 1 else i * 0
     if mode == "asymmetric":
-        return i / scale
+        return np.asarray(i / scale)
     if mode == "align_corners":
         return i * (n - 1) / (m - 1) if out > 1 else i * 0
     if mode == "tf_crop_and_resize":
-        return a * (n - 1) + i * ((b - a) * (n - 1)) / (m - 1) if out > 1 else half * (a + b) * (n - 1) + i
-    return centre
+        middle = half * (a + b) * (n - 1)
+        return np.asarray(a * (n - 1) + i * ((b - a) * (n - 1)) / (m - 1) if out > 1 else middle + i)
+    return np.asarray(centre)
 
 
 def _weights(node: Node, where: Array, size: int, scale: float) -> Array:
@@ -325,8 +339,8 @@ def _weights(node: Node, where: Array, size: int, scale: float) -> Array:
     for row, position in zip(matrix, where, strict=True):
         if mode == "nearest":
             rounding = {
-                "round_prefer_floor": math.ceil(position - np.float32(0.5)),
-                "round_prefer_ceil": math.floor(position + np.float32(0.5)),
+                "round_prefer_floor": math.ceil(position - type(position)(0.5)),
+                "round_prefer_ceil": math.floor(position + type(position)(0.5)),
                 "floor": math.floor(position),
                 "ceil": math.ceil(position),
             }[node.attrs.get("nearest_mode", "round_prefer_floor")]

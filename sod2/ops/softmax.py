@@ -7,9 +7,9 @@ import numpy as np
 
 from sod2.graph import Node
 from sod2.lattice import Shape
-from sod2.ops.anchor import Anchor, count, dims_of, in_float, known_dims, proved_shape, require_float32
+from sod2.ops.anchor import Anchor, count, dims_of, is_double, known_dims, proved_shape, require_float32
 from sod2.ops.attributes import axis_of
-from sod2.ops.op import Array, Call, Emitter, Facts, Index, MappingType, register
+from sod2.ops.op import Array, Call, Facts, MappingType, register
 
 
 @register("Softmax", "LogSoftmax")
@@ -26,32 +26,15 @@ class Softmax(Anchor):
     def shape_back(self, node: Node, x: Facts, y: Facts) -> list[Shape]:
         return [proved_shape(y[0])]
 
-    def is_anchor(self, node: Node, x: Facts) -> bool:
-        return in_float(x)
-
-    def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
-        assert x[0] is not None
-        axis, dtype = axis_of(node, len(x[0].dims), -1), x[0].dtype
-
-        def other(k: list[Any]) -> str:
-            return e.load(0, [*index[:axis], k[0], *index[axis + 1 :]])
-
-        def larger(k: list[Any], best: str) -> str:
-            value = other(k)
-            return f"({value} > {best} ? {value} : {best})"
-
-        sizes = [x[0].dims[axis]]
-        top = e.fold(dtype, "(-INFINITY)", sizes, larger)
-        total = e.fold(dtype, "0", sizes, lambda k, total: f"{total} + exp({other(k)} - {top})")
-        shifted = f"({e.load(0, index)} - {top})"
-        return f"(exp({shifted}) / {total})" if node.op == "Softmax" else f"({shifted} - log({total}))"
-
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, x[0])
         dims = known_dims(x[0])
         axis = axis_of(node, len(dims), -1)
-        kernel = "sod2_softmax" if node.op == "Softmax" else "sod2_log_softmax"
         sizes = ", ".join(k.c(d) for d in (count(dims[:axis]), dims[axis], count(dims[axis + 1 :])))
+        if is_double(x):
+            logarithm = int(node.op == "LogSoftmax")
+            return f"sod2_softmax_double({k.pointer(0)}, {k.result()}, {logarithm}, {sizes}, pool);"
+        require_float32(node, x[0])
+        kernel = "sod2_softmax" if node.op == "Softmax" else "sod2_log_softmax"
         return f"{kernel}({k.pointer(0)}, {k.result()}, {sizes}, pool);"
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:

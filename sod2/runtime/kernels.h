@@ -1,5 +1,5 @@
 /* Kernels that work along rows: attention (attention.c), softmax, normalisations and reductions (rows.c), pooling
-   (pool.c) and LSTM (lstm.c). Dense float32 tensors; every size may be 0. Softmax and normalisations may work in place
+   (pool.c) and LSTM (lstm.c). Dense float32 tensors, but for rows_double.c; every size may be 0. Softmax and normalisations may work in place
    (y == x). Bits do not depend on the number of threads. */
 #ifndef SOD2_KERNELS_H
 #define SOD2_KERNELS_H
@@ -61,6 +61,24 @@ typedef enum sod2_reduction {
 /* y[outer, inner] from x[outer, n, inner]. */
 void sod2_reduce(const float *x, float *y, sod2_reduction op, int64_t outer, int64_t n, int64_t inner,
                  sod2_epilogue epilogue, const void *args, sod2_pool *pool);
+
+/* ---- rows_double.c: in double, without epilogues ----------------------------------------------------------------- */
+
+/* Softmax, or its logarithm, along the middle axis. */
+void sod2_softmax_double(const double *x, double *y, int logarithm, int64_t outer, int64_t n, int64_t inner,
+                         sod2_pool *pool);
+
+/* Rows of n elements divided by their deviation, from the mean if `centred`, else from 0. Element i of row r is scaled
+   by number r % period * step + i / span of `scale` and of `bias`, which may be NULL. */
+typedef struct sod2_normalisation_double {
+    int64_t rows, n, period, step, span;
+    int centred;
+    double epsilon;
+    const double *x, *scale, *bias;
+    double *y;
+    float *mean, *inv_std; /* [rows]; NULL: not wanted */
+} sod2_normalisation_double;
+void sod2_normalise_double(sod2_normalisation_double *p, sod2_pool *pool);
 
 /* ---- pool.c ----------------------------------------------------------------------------------------------------- */
 

@@ -25,10 +25,16 @@ static double determinant(double *a, int64_t n) {
   return result;
 }
 
-void sod2_det(const float *x, float *y, int64_t batch, int64_t n, void *scratch) {
+void sod2_det(const void *x, void *y, int doubles, int64_t batch, int64_t n, void *scratch) {
   double *a = scratch;
   for (int64_t b = 0; b < batch; b++) {
-    for (int64_t i = 0; i < n * n; i++) a[i] = x[b * n * n + i];
-    y[b] = (float)determinant(a, n);
+    const int64_t first = b * n * n;
+    for (int64_t i = 0; i < n * n; i++)
+      a[i] = doubles ? ((const double *)x)[first + i] : (double)((const float *)x)[first + i];
+    const double found = determinant(a, n);
+    if (doubles)
+      ((double *)y)[b] = found;
+    else
+      ((float *)y)[b] = (float)found;
   }
 }
