@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import sod2
 from sod2 import Options
@@ -121,3 +122,18 @@ def test_what_is_stored(source: onnx.ModelProto) -> None:
     if any("q" in node.output for node in source.graph.node):
         source.graph.output.append(onnx.helper.make_tensor_value_info("q", onnx.TensorProto.FLOAT, None))
     assert not streamed(source)
+
+
+def test_a_double_normalisation_is_stored() -> None:
+    """The convolution's kernel reads floats where it computes."""
+    constants = {"s": graphs.random("f8", (4,)), "o": graphs.random("f8", (4,), 1), "apart": np.int64([0, 4, -1])}
+    proto = graphs.model(
+        "double[N, 8, H, W] x",
+        "double[?] y",
+        f"t = Shape(x) r = Reshape(x, apart) i = InstanceNormalization(r, s, o) n = Reshape(i, t) {SILU}"
+        " y = Conv <pads = [1, 1, 1, 1]> (a, w)",
+        constants | {"w": graphs.random("f8", (8, 8, 3, 3), 2)},
+    )
+    x = graphs.random("f8", (2, 8, 17, 9))
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(sod2.compile(proto).run({"x": x})["y"], wanted, rtol=0, atol=1e-11)
