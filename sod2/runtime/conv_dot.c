@@ -15,7 +15,7 @@ typedef struct dot_plan {
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, 1);
   return s.offsets + s.floats + threads * sod2_line(s.depth);
 }
 
@@ -65,7 +65,7 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, 1);
   dot_plan p = {.rows = c->oc / c->groups};
   p.pieces = sod2_imax((p.rows + ROWS - 1) / ROWS, sod2_imin(p.rows / 4, p.rows * s.depth / MIN_WORK));
   sod2_strips_run(c, &s, &p, scratch, pool, compute);
@@ -73,7 +73,7 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 
 /* Weights and inputs are loads, half a cycle a vector; measured are the sum of a row's lanes and copying an input. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, 1);
   const double pixels = (double)sod2_strips_lines(c) * (double)sod2_strips_pixels(c), depth = (double)s.depth;
   const double row = ROW_CYCLES + depth / SOD2_VL, gather = s.in_place && s.channel == 1 ? 0 : GATHER_CYCLES * depth;
   return pixels * ((double)c->oc * row + (double)c->groups * gather) + sod2_strips_cost(c, &s);

@@ -40,10 +40,9 @@ static int32_t *tail_offsets(const sod2_window *w) {
 }
 
 static int64_t scratch(const sod2_conv *c, int threads) {
-  (void)threads;
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c);
-  return s.offsets + s.floats + tail_floats(&s);
+  const sod2_strips s = sod2_strips_plan(c, threads);
+  return s.offsets + s.strips * s.floats + tail_floats(&s);
 }
 
 /* Pixels before a position of lines of `columns` pixels. */
@@ -129,14 +128,14 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
   const panel_plan p = {.rows = c->oc / c->groups, .row_blocks = sod2_blocks(c->oc / c->groups)};
   sod2_strips_run(c, &s, &p, scratch, pool, compute);
 }
 
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, 1);
   const int64_t pixels = sod2_strips_pixels(c), lines = sod2_strips_lines(c) / c->n; /* of one image */
   const int64_t positions = (lines - 1) * pitch_of(pixels, (c->kw - 1) * c->dw / c->sw) + pixels;
   const double panels = (double)(c->n * c->groups * ((positions + SOD2_NR - 1) / SOD2_NR));

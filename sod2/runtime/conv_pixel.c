@@ -19,10 +19,9 @@ typedef struct pixel_plan {
 } pixel_plan;
 
 static int64_t scratch(const sod2_conv *c, int threads) {
-  (void)threads;
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c);
-  return s.offsets + s.floats;
+  const sod2_strips s = sod2_strips_plan(c, threads);
+  return s.offsets + s.strips * s.floats;
 }
 
 /* tile[pixel][NR] of one panel of weights: of the output channels from `row` on. */
@@ -66,14 +65,14 @@ static void compute(const sod2_window *w, sod2_pool *pool) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
   const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
   sod2_strips_run(c, &s, &p, scratch, pool, compute);
 }
 
 /* The tile steps, then what transpose and epilogue cost a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c);
+  const sod2_strips s = sod2_strips_plan(c, 1);
   const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
   const int64_t pixels = sod2_strips_pixels(c);
   const double lines = (double)sod2_strips_lines(c);

@@ -4,7 +4,13 @@
 #include "tile.h"
 #include "tuning.h"
 
-enum { STRIP_FLOATS = (SOD2_STRIP_KIB << 10) / 4, MIN_STRIP_FLOATS = (64 << 10) / 4, MIN_COLUMNS = 256 };
+enum {
+  STRIP_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
+  MIN_STRIP_FLOATS = (64 << 10) / 4,
+  MIN_COLUMNS = 256,
+  OWN_PIXELS = 192, /* of a window that one thread computes: fewer waste the ends of panels */
+  MIN_OWN_PIXELS = 64 /* where each thread has one, or strips of more lines would be too long */
+};
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
 /* Is phase `f` of an axis read by a tap? */
@@ -26,8 +32,16 @@ static int is_in_place(const sod2_conv *c) {
          c->ow == c->iw && c->ic * c->ih * c->iw < INT32_MAX;
 }
 
-sod2_strips sod2_strips_plan(const sod2_conv *c) {
-  sod2_strips s = {.in_place = is_in_place(c), .oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1};
+/* Windows of an image that threads compute each on their own: four a thread where pixels suffice, at least one, or 0. */
+static int64_t own_windows(const sod2_conv *c, int threads) {
+  const int64_t images = c->n * c->groups, pixels = c->oh * c->ow, one = sod2_ceildiv(threads, images);
+  const int64_t wanted = sod2_imax(sod2_imin(4 * one, pixels / OWN_PIXELS), sod2_imin(one, pixels / MIN_OWN_PIXELS));
+  const int64_t windows = sod2_imin(c->oh, wanted);
+  return threads > 1 && images * windows >= threads ? windows : 0;
+}
+
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
+  sod2_strips s = {.in_place = is_in_place(c), .oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .strips = 1};
   const int64_t channels = c->ic / c->groups;
   s.depth = channels * c->kh * c->kw;
   s.offsets = sod2_line(s.depth);
@@ -38,8 +52,11 @@ sod2_strips sod2_strips_plan(const sod2_conv *c) {
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
   const int64_t more_lines = (c->kh - 1) * c->dh / c->sh, more_columns = (c->kw - 1) * c->dw / c->sw;
+  const int64_t own = own_windows(c, threads);
+  if (own > 0) s.strips = threads;
   int64_t floats = STRIP_FLOATS;
   if (c->scratch_limit > 0) floats = sod2_imin(floats, sod2_imax(MIN_STRIP_FLOATS, c->scratch_limit / 4));
+  floats /= s.strips;
   const int64_t area = floats / sod2_imax(1, channels * s.row_phases * s.column_phases); /* of a phase */
   int64_t columns = c->ow;
   if ((1 + more_lines) * (columns + more_columns) > area) /* one line is too long: cut it */
@@ -47,7 +64,9 @@ sod2_strips sod2_strips_plan(const sod2_conv *c) {
   s.windows_x = (c->ow + columns - 1) / columns;
   columns = (c->ow + s.windows_x - 1) / s.windows_x;
   int64_t lines = sod2_imin(c->oh, sod2_imax(1, area / (columns + more_columns) - more_lines));
-  s.windows_y = (c->oh + lines - 1) / lines;
+  if (own > 0 && lines * columns < MIN_OWN_PIXELS) return sod2_strips_plan(c, 1);
+  s.windows_y = sod2_imax(own, (c->oh + lines - 1) / lines);
+  if (own > 0 && s.windows_y >= threads) s.windows_y = sod2_imin(c->oh, sod2_ceildiv(s.windows_y, threads) * threads);
   lines = (c->oh + s.windows_y - 1) / s.windows_y;
   s.width = columns + more_columns;
   s.lines = lines + more_lines;
@@ -210,29 +229,44 @@ static void fill_piece(void *arg, int64_t piece, int thread) {
     fill_channel(job->w, x + ch * c->ih * c->iw, job->strips + ch * job->w->strips->channel);
 }
 
+typedef struct run_job {
+  const sod2_conv *c;
+  const sod2_strips *s;
+  const void *plan;
+  float *scratch;
+  void (*compute)(const sod2_window *w, sod2_pool *pool);
+  sod2_pool *pool; /* threads that share a window, NULL where each has its own */
+} run_job;
+
+static void run_window(void *arg, int64_t i, int thread) {
+  const run_job *job = arg;
+  const sod2_conv *c = job->c;
+  const sod2_strips *s = job->s;
+  const int64_t channels = c->ic / c->groups, windows = s->windows_y * s->windows_x;
+  const int64_t wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
+  float *strip = job->scratch + s->offsets + (s->strips > 1 ? thread : 0) * s->floats;
+  sod2_window w = {.c = c, .strips = s, .offset = (int32_t *)job->scratch, .base = strip, .plan = job->plan};
+  w.scratch = job->scratch + s->offsets + s->strips * s->floats;
+  w.image = i / windows / c->groups, w.group = i / windows % c->groups;
+  w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
+  w.x0 = s->ow * wx / s->windows_x, w.columns = s->ow * (wx + 1) / s->windows_x - w.x0;
+  if (s->in_place) {
+    w.base = c->x + (w.image * c->ic + w.group * channels) * s->channel;
+  } else {
+    fill_job fill = {.w = &w, .strips = strip, .pieces = sod2_imin(channels, 4 * sod2_pool_threads(job->pool))};
+    sod2_parallel(job->pool, fill.pieces, fill_piece, &fill);
+  }
+  if (sod2_strips_flat(c)) /* of several lines only where they are whole */
+    w.x0 += w.y0 * s->ow, w.columns *= w.lines, w.y0 = 0, w.lines = 1;
+  job->compute(&w, job->pool);
+}
+
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      void (*compute)(const sod2_window *w, sod2_pool *pool)) {
-  int32_t *offset = (int32_t *)scratch;
-  float *strips = scratch + s->offsets;
-  fill_offsets(c, s, offset);
-  const int64_t channels = c->ic / c->groups, windows = s->windows_y * s->windows_x;
-  for (int64_t i = 0; i < c->n * c->groups * windows; i++) {
-    const int64_t wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
-    sod2_window w = {.c = c, .strips = s, .offset = offset, .base = strips, .plan = plan};
-    w.scratch = strips + s->floats;
-    w.image = i / windows / c->groups, w.group = i / windows % c->groups;
-    w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
-    w.x0 = s->ow * wx / s->windows_x, w.columns = s->ow * (wx + 1) / s->windows_x - w.x0;
-    if (s->in_place) {
-      w.base = c->x + (w.image * c->ic + w.group * channels) * s->channel;
-    } else {
-      fill_job job = {.w = &w, .strips = strips, .pieces = sod2_imin(channels, 4 * sod2_pool_threads(pool))};
-      sod2_parallel(pool, job.pieces, fill_piece, &job);
-    }
-    if (sod2_strips_flat(c)) /* of several lines only where they are whole */
-      w.x0 += w.y0 * s->ow, w.columns *= w.lines, w.y0 = 0, w.lines = 1;
-    compute(&w, pool);
-  }
+  const int own = s->strips > 1;
+  run_job job = {.c = c, .s = s, .plan = plan, .scratch = scratch, .compute = compute, .pool = own ? NULL : pool};
+  fill_offsets(c, s, (int32_t *)scratch);
+  sod2_parallel(own ? pool : NULL, c->n * c->groups * s->windows_y * s->windows_x, run_window, &job);
 }
 
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most) {

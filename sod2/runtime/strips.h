@@ -4,7 +4,11 @@
 
    For that, the input of a window of output pixels is copied to strips: padded, and split by the strides into phases
    (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. Of a 1x1 convolution
-   a window is one line of all its pixels; that of stride 1 is read in place, as one line of the whole image. */
+   a window is one line of all its pixels; that of stride 1 is read in place, as one line of the whole image.
+
+   Where pixels suffice, each thread fills and computes windows of its own, so that neither strips nor rows of the image
+   move between cores, which takes longer than the arithmetic where those share no cache. Otherwise all threads share
+   one window at a time: they divide its channels to fill it, then its blocks. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
@@ -18,7 +22,8 @@ typedef struct sod2_strips {
   int64_t row_phases, column_phases;    /* those that are read */
   int64_t lines, width;                 /* of a phase of a channel */
   int64_t phase, channel;               /* floats from phase to phase and from channel to channel */
-  int64_t offsets, floats;              /* floats of the table of offsets and of the strips */
+  int64_t offsets, floats;              /* floats of the table of offsets and of the strips of a window */
+  int64_t strips;                       /* windows in work at a time: one, or one for each thread */
 } sod2_strips;
 
 /* A window of one image and group, with its strips filled. */
@@ -33,7 +38,7 @@ typedef struct sod2_window {
   const void *plan;                     /* of the kernel */
 } sod2_window;
 
-sod2_strips sod2_strips_plan(const sod2_conv *c);
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads);
 
 /* A single tap has no margins: the strips of a window are one line. */
 SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->kw == 1; }
@@ -45,7 +50,7 @@ SOD2_INLINE int64_t sod2_strips_pixels(const sod2_conv *c) { return c->ow * (sod
 /* Expected cycles to fill all strips. */
 double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s);
 
-/* Fills the strips of one window after the other and hands each to `compute`. */
+/* Fills the strips of each window and hands it to `compute`, with no pool where threads have windows of their own. */
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      void (*compute)(const sod2_window *w, sod2_pool *pool));
 
