@@ -8,6 +8,8 @@ enum {
   STRIP_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
   MIN_STRIP_FLOATS = (64 << 10) / 4,
   MIN_COLUMNS = 256,
+  OWN_WEIGHTS = (384 << 10) / 4, /* floats of a group: all threads read them, once for each window */
+  OWN_ROWS = 16, /* least output channels of a group: for fewer, filling is most of the work, and faster by channels */
   OWN_PIXELS = 192, /* of a window that one thread computes: fewer waste the ends of panels */
   MIN_OWN_PIXELS = 64 /* where each thread has one, or strips of more lines would be too long */
 };
@@ -32,12 +34,14 @@ static int is_in_place(const sod2_conv *c) {
          c->ow == c->iw && c->ic * c->ih * c->iw < INT32_MAX;
 }
 
-/* Windows of an image that threads compute each on their own: four a thread where pixels suffice, at least one, or 0. */
+/* Windows of an image that threads compute each on their own: four a thread where pixels suffice, or one, or 0. */
 static int64_t own_windows(const sod2_conv *c, int threads) {
+  const int64_t rows = c->oc / c->groups, weights = rows * (c->ic / c->groups) * c->kh * c->kw;
+  if (threads == 1 || rows < OWN_ROWS || weights > OWN_WEIGHTS) return 0;
   const int64_t images = c->n * c->groups, pixels = c->oh * c->ow, one = sod2_ceildiv(threads, images);
   const int64_t wanted = sod2_imax(sod2_imin(4 * one, pixels / OWN_PIXELS), sod2_imin(one, pixels / MIN_OWN_PIXELS));
   const int64_t windows = sod2_imin(c->oh, wanted);
-  return threads > 1 && images * windows >= threads ? windows : 0;
+  return images * windows >= threads ? windows : 0;
 }
 
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {

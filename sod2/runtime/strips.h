@@ -6,9 +6,9 @@
    (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. Of a 1x1 convolution
    a window is one line of all its pixels; that of stride 1 is read in place, as one line of the whole image.
 
-   Where pixels suffice, each thread fills and computes windows of its own, so that neither strips nor rows of the image
-   move between cores, which takes longer than the arithmetic where those share no cache. Otherwise all threads share
-   one window at a time: they divide its channels to fill it, then its blocks. */
+   Where weights are few and pixels suffice, each thread fills and computes windows of its own, so that neither strips
+   nor rows of the image move between cores, which takes longer than the arithmetic where those share no cache.
+   Otherwise all threads share one window at a time: they divide its channels to fill it, then its blocks. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
