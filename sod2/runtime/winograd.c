@@ -15,9 +15,10 @@
    every second line and column of it from line and column 0 or 1 on. For it m is 3 and n is 6; a first layer of three
    channels then has depth 12, enough for the products to outweigh the transforms.
 
-   Work is a block of consecutive tiles. Where weights are small and tiles many, a thread takes a block through all
-   stages. Otherwise all threads share one block at a time: they divide the channel blocks of stage 1, then the panels
-   of stages 2 and 3, so that each weight is read once. Channels are padded with zeros to whole vectors. */
+   Work is a block of consecutive tiles. Where weights are small and tiles not too few, a thread takes a block through
+   all stages, so that V stays on its core. Otherwise all threads share one block at a time: they divide the channel
+   blocks of stage 1, then the panels of stages 2 and 3, so that each weight is read once. Channels are padded with
+   zeros to whole vectors. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -34,7 +35,8 @@ enum {
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
   SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
-  OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10 /* weights up to this size are read again for each block */
+  OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
+  OWN_TILES = 8 /* least tiles of a thread: half of a shared V has to come from another core, maybe from another chip */
 };
 static const double BYTES_PER_CYCLE = 6;
 
@@ -56,16 +58,17 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   p.channels = channels_of(c, m);
   p.depth = (p.channels + SOD2_VL - 1) / SOD2_VL * SOD2_VL;
   p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
-  const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4, wanted = 4 * threads;
+  const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4;
+  const int64_t wanted = sod2_imin(4 * threads, p.tiles / SOD2_MR);
   int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
-  p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < wanted * SOD2_MR;
+  p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < threads * OWN_TILES;
   if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, SHARED_V_BYTES / tile_bytes));
   if (c->scratch_limit > 0) {
     const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
     fit = sod2_imax(SOD2_MR, sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products))));
   }
   p.blocks = (p.tiles + fit - 1) / fit;
-  if (!p.shared) p.blocks = sod2_imax(p.blocks, wanted);
+  if (!p.shared) p.blocks = sod2_ceildiv(sod2_imax(p.blocks, wanted), threads) * threads;
   p.block_tiles = (p.tiles + p.blocks - 1) / p.blocks;
   p.v = p.planes * (p.depth * p.block_tiles + PAD);
   p.products = p.planes * (SOD2_NR * p.block_tiles + PAD);
