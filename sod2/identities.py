@@ -1,4 +1,5 @@
-"""Operators that provably change nothing vanish: a Resize to the operand's own size, an Expand to its own shape.
+"""Operators that provably change nothing vanish: a Resize to the operand's own size, an Expand to its own shape, a
+pooling by windows of one element.
 
 Models for any size are full of them: features of several resolutions are brought to one, a slice is cut to a limit that
 is not reached, a mask is expanded to a shape that it has. Only equal dims tell, so this is what an analysis of symbolic
