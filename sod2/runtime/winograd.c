@@ -28,7 +28,8 @@ enum {
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
   PHASE_LD = RUN + 2 * SOD2_VL,
-  MAX_TILES = SOD2_WINOGRAD_TILES,
+  OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
+  SHARED_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
@@ -57,9 +58,9 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   p.depth = (p.channels + SOD2_VL - 1) / SOD2_VL * SOD2_VL;
   p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
   const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4, wanted = 4 * threads;
-  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
+  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(OWN_TILES, OWN_V_BYTES / tile_bytes));
   p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < wanted * SOD2_MR;
-  if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, SHARED_V_BYTES / tile_bytes));
+  if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(SHARED_TILES, SHARED_V_BYTES / tile_bytes));
   if (c->scratch_limit > 0) {
     const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
     fit = sod2_imax(SOD2_MR, sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products))));
