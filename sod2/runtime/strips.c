@@ -78,7 +78,8 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   const int64_t limit = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   cut(c, sod2_imin(OWN_FLOATS, limit / threads), threads, &s);
   const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
-  if (threads == 1 || s.floats > limit / threads || all < OWN_WINDOWS * threads || s.oh * s.ow < MIN_OWN_PIXELS * windows)
+  const int few = all < OWN_WINDOWS * threads || s.oh * s.ow < MIN_OWN_PIXELS * windows;
+  if (threads == 1 || few || s.floats > limit / threads)
     cut(c, sod2_imin(SHARED_FLOATS, sod2_imax(MIN_SHARED_FLOATS, limit)), 1, &s);
   return s;
 }

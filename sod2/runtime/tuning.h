@@ -18,7 +18,10 @@
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
 #endif
-#ifndef SOD2_WINOGRAD_TILES /* most tiles of a block */
+#ifndef SOD2_WINOGRAD_OWN_TILES /* most tiles of a block that one thread computes */
+#define SOD2_WINOGRAD_OWN_TILES 72
+#endif
+#ifndef SOD2_WINOGRAD_TILES /* and of one that all threads share */
 #define SOD2_WINOGRAD_TILES 48
 #endif
 #ifndef SOD2_WINOGRAD_OWN_KIB /* transformed image of a block that one thread computes */

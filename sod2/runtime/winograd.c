@@ -29,14 +29,15 @@ enum {
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
   LINES_LD = RUN + 2 * SOD2_VL,
-  MAX_TILES = SOD2_WINOGRAD_TILES,
+  OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
+  SHARED_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
   SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
   OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
-  OWN_TILES = 8 /* least tiles of a thread: half of a shared V has to come from another core, maybe from another chip */
+  MIN_OWN_TILES = 8 /* of a thread: half of a shared V has to come from another core, maybe from another chip */
 };
 static const double BYTES_PER_CYCLE = 6;
 
@@ -60,9 +61,9 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
   const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4;
   const int64_t wanted = sod2_imin(4 * threads, p.tiles / SOD2_MR);
-  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, OWN_V_BYTES / tile_bytes));
-  p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < threads * OWN_TILES;
-  if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(MAX_TILES, SHARED_V_BYTES / tile_bytes));
+  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(OWN_TILES, OWN_V_BYTES / tile_bytes));
+  p.shared = tile_bytes * p.panels * SOD2_NR > OWN_WEIGHT_BYTES || p.tiles < threads * MIN_OWN_TILES;
+  if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(SHARED_TILES, SHARED_V_BYTES / tile_bytes));
   if (c->scratch_limit > 0) {
     const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
     fit = sod2_imax(SOD2_MR, sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products))));
