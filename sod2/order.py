@@ -109,7 +109,7 @@ def _scheduled(choose: Callable[..., T], graph: Graph, analysis: Analysis, fused
 
 
 def near_optimal(graph: Graph, analysis: Analysis, fused: FusionPlan) -> Order:
-    """SEP: first layers streamed, then the order of the lowest peak that the scheduler finds."""
+    """SEP: what can be streamed is, then the order of the lowest peak that the scheduler finds."""
     things, order = _scheduled(schedule.order, graph, analysis, streaming.pair(graph, analysis, fused))
     return tuple(things[k] for k in order)
 

@@ -1,27 +1,20 @@
 """Which kernels' results are computed piece by piece by what reads them, so that the tensor between never exists.
 
-Two kinds: first convolutions, strip by strip, and normalisations, on load.
-
-First convolutions
-------------------
-
-On high-resolution inputs the peak of a network is often its first convolution's result beside that of the second one,
-or of the maximum pooling, behind it: large images of few channels. Both are then computed in strips of rows small
-enough for the cache, which also saves a pooling, little work on much data, its way to memory and back. Rows at the
-seams are computed twice, which costs a few per cent of the first, cheap, convolution.
+First convolutions, strip by strip: on high-resolution inputs the peak of a network is often its first convolution's
+result beside that of the second one, or of the maximum pooling, behind it: large images of few channels. Both are then
+computed in strips of rows small enough for the cache, which also saves a pooling, little work on much data, its way to
+memory and back. Rows at the seams are computed twice, which costs a few per cent of the first, cheap, convolution.
 
 A pair is streamed when the first convolution reads few channels, the tensor between the two is read by nothing else, is
 provably no smaller than the second one's result, and the first one's epilogue reads nothing but constants along the
 channels (its results are then the same in a strip as in the whole).
 
-Normalisations
---------------
-In a residual block that begins with a normalisation and an activation, the peak is the block's input, which the
-shortcut keeps, its normalised copy and the convolution's result. The copy takes a pass over the input's statistics and
-then a few operations an element; a convolution of stride 1 does them while it copies its image to its strips or
-transforms it, once for all output channels, and once more for the rows where strips or tiles overlap. A normalisation
-is computed on load when a plain convolution of stride 1, larger than 1x1 and not depthwise, alone reads it, behind
-element-wise operators whose other operands are numbers. Memory traffic falls by as much as the arithmetic grows.
+Normalisations, on load: in a residual block that begins with a normalisation and an activation, the peak is the
+block's input, which the shortcut keeps, its normalised copy and the convolution's result. The copy takes a pass for the
+input's statistics and then a few operations an element; a convolution of stride 1 does them while it copies its image
+to strips or transforms it, once for all output channels, and once more for the rows where strips or tiles overlap. So
+it is done when a plain convolution of stride 1, larger than 1x1 and not depthwise, alone reads the normalisation, or
+element-wise operators behind it whose other operands are numbers.
 """
 
 import math
