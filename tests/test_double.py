@@ -22,9 +22,12 @@ from tests.batch import Batch, prepare
 from tests.graphs import model
 from tests.test_ops import _output_count as output_count
 
-REFUSED = {"GRU", "LSTM", "RNN"}
+REFUSED = {  # for reasons that are none of the type
+    "GatherND": "its rank depends on execution",
+    "LayerNormalization": "gives statistics and has a broadcast scale",
+}
 SAME = {"BitCast"}  # its example tells the width of an element
-OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2}
+OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "LayerNormalization": 3}
 WIDER = 1 + 2.0**-30  # makes numbers that are no floats
 TOLERANCE = 1e-12
 
@@ -194,16 +197,16 @@ def check(name: str, found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 def test_who_refuses(batch: Batch) -> None:
-    """An operator that refuses doubles says so; no other one does."""
-    refused = {CASES[name].op.name for name, problem in batch.problems.items() if "float64 operand" in problem}
-    assert refused == REFUSED
+    """No operator refuses doubles."""
+    assert {CASES[name].op.name for name in batch.problems} == set(REFUSED)
+    for name, problem in batch.problems.items():
+        assert REFUSED[CASES[name].op.name] in problem
 
 
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.op.name not in REFUSED])
+@pytest.mark.parametrize("name", CASES)
 def test_an_example(batch: Batch, name: str) -> None:
-    if (problem := batch.problems.get(name)) is not None:
-        assert problem.startswith("UnsupportedError") and "float64" not in problem, problem
-        return
+    if name in batch.problems:
+        pytest.skip(batch.problems[name])
     case = CASES[name]
     wanted = case.expected()
     for key, found in both(batch, name, case.given).items():

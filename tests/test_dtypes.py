@@ -101,3 +101,19 @@ def test_kernels_of_16_bits(dtype: type, tmp_path: Path) -> None:
     for key, found in batch.load("m").run(inputs).items():
         assert found.dtype == wanted[key].dtype
         np.testing.assert_allclose(found.astype(float), wanted[key].astype(float), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_batch_normalization_of_16_bits(dtype: type, tmp_path: Path) -> None:
+    """An element expression: no Cast is put around it."""
+    random = np.random.default_rng(5)
+    stored = {name: random.uniform(0.5, 2, 3).astype(dtype) for name in ("scale", "bias", "mean", "variance")}
+    node = helper.make_node("BatchNormalization", ["a", *stored], ["y"])
+    source = graph([node], np.dtype(dtype), {"y": np.dtype(dtype)})
+    source.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in stored.items())
+    batch = Batch(tmp_path, {"m": source})
+    assert batch.problems == {}
+    inputs = {"a": random.standard_normal((4, 3)).astype(dtype), "b": np.ones((1, 1), dtype)}
+    found, wanted = batch.load("m").run(inputs)["y"], reference.run(load(source), inputs)["y"]
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=1e-2)

@@ -122,6 +122,14 @@ def require_float32(node: Node, *facts: Fact | None) -> None:
             )
 
 
+def real_suffix(node: Node, *facts: Fact | None) -> str:
+    """How the functions of a kernel that is compiled for floats and for doubles end (runtime/real.h)."""
+    if is_double(facts):
+        return "_double"
+    require_float32(node, *facts)
+    return ""
+
+
 def dtype_macro(node: Node, dtype: np.dtype[Any]) -> str:
     """The runtime's name (sod2.h) of a dtype that runtime/reduce_nd.c takes."""
     if dtype.name not in _MACROS:

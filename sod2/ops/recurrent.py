@@ -1,4 +1,4 @@
-"""GRU and RNN: all steps of a recurrent layer in one anchor (runtime/recurrent.c).
+"""GRU and RNN: all steps of a recurrent layer in one anchor (runtime/recurrent_real.h).
 
 x [steps, batch, input], weights [directions, gates hidden, ...], the gates of GRU in the order z, r, h. Layout 1 is
 lowered to layout 0 (lowering.py).
@@ -13,7 +13,7 @@ import numpy as np
 from sod2.errors import ModelError, UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import UNDEF, Shape
-from sod2.ops.anchor import Anchor, dims_of, f32, initializer, known_dims, must_equal, ranked_dims, require_float32
+from sod2.ops.anchor import Anchor, dims_of, f32, initializer, known_dims, must_equal, ranked_dims, real_suffix
 from sod2.ops.attributes import present
 from sod2.ops.lift import Element, lift
 from sod2.ops.op import Array, Call, Facts, MappingType, register
@@ -88,7 +88,6 @@ class Recurrent(Anchor):
         )
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
-        require_float32(node, *(f for i, f in enumerate(x) if i != 4))
         steps, batch, inputs = known_dims(x[0])
         pointers = {name: "NULL" if present(x, i) is None else k.pointer(i)
                     for i, name in ((0, "x"), (1, "w"), (2, "r"), (3, "b"), (4, "lengths"), (5, "h0"))}  # fmt: skip
@@ -106,8 +105,9 @@ class Recurrent(Anchor):
                 clip=f32(float(node.attrs.get("clip", math.inf))), act=f"{{{acts}}}", **pointers, **wanted,
             )
         )  # fmt: skip
-        scratch = k.scratch("sod2_recurrent_scratch(&g, threads)")
-        return f"sod2_recurrent_run(&g, {scratch}, pool);"
+        suffix = real_suffix(node, *x[:4], *x[5:])
+        scratch = k.scratch(f"sod2_recurrent_scratch{suffix}(&g, threads)")
+        return f"sod2_recurrent_run{suffix}(&g, {scratch}, pool);"
 
     def cell(
         self, node: Node, x: Array, h: Array, weights: Sequence[Array], acts: Sequence[Callable[[Array], Any]]

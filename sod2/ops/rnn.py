@@ -1,4 +1,4 @@
-"""LSTM: all steps of a recurrent layer in one anchor (runtime/lstm.c).
+"""LSTM: all steps of a recurrent layer in one anchor (runtime/lstm_real.h).
 
 x [steps, batch, input] (layout 0), weights [directions, 4 hidden, ...] with the gates in the order i, o, f, c.
 Default activations only; layout 1 is analysed but has no kernel. With the attribute `quantised` the products see x
@@ -24,7 +24,7 @@ from sod2.ops.anchor import (
     must_equal,
     proved,
     ranked_dims,
-    require_float32,
+    real_suffix,
 )
 from sod2.ops.attributes import present
 from sod2.ops.lift import Element, lift
@@ -132,12 +132,12 @@ class LSTM(Anchor):
                 y_c=result(2),
             )
         )
-        scratch = k.scratch("sod2_lstm_scratch(&g, threads)")
-        return f"sod2_lstm_run(&g, {scratch}, pool);"
+        suffix = real_suffix(node, *x[:4], *x[5:])
+        scratch = k.scratch(f"sod2_lstm_scratch{suffix}(&g, threads)")
+        return f"sod2_lstm_run{suffix}(&g, {scratch}, pool);"
 
     def _check(self, node: Node, x: Facts) -> None:
         """UnsupportedError for what the kernel lacks."""
-        require_float32(node, *(f for i, f in enumerate(x) if i != 4))
         lengths = present(x, 4)
         if lengths is not None and lengths.dtype != np.int32:
             raise UnsupportedError(

@@ -1,6 +1,6 @@
 /* Kernels that work along rows: attention (attention.c), softmax, normalisations and reductions (rows.c), pooling
-   (pool.c) and LSTM (lstm.c). Dense float32 tensors, but for rows_double.c; every size may be 0. Softmax and normalisations may work in place
-   (y == x). Bits do not depend on the number of threads. */
+   (pool.c) and LSTM (lstm.c). Dense float32 tensors, but for rows_double.c and lstm_double.c; every size may be 0.
+   Softmax and normalisations may work in place (y == x). Bits do not depend on the number of threads. */
 #ifndef SOD2_KERNELS_H
 #define SOD2_KERNELS_H
 
@@ -100,7 +100,7 @@ void sod2_average_pool(const sod2_pooling *p, int count_include_pad, sod2_pool *
 
 /* ---- lstm.c ----------------------------------------------------------------------------------------------------- */
 
-/* ONNX LSTM, layout 0, default activations, gates in the order i, o, f, c. */
+/* ONNX LSTM, layout 0, default activations, gates in the order i, o, f, c; all tensors are of floats or of doubles. */
 typedef struct sod2_lstm {
     int64_t steps, batch, input, hidden;
     int directions; /* 1 or 2 */
@@ -108,16 +108,18 @@ typedef struct sod2_lstm {
     int input_forget;
     int quantised; /* W sees x, and R the state of each step and direction, rounded to 8 bits on a scale of its own */
     float clip;              /* arguments of the gates, not the cell, are clipped to [-clip, clip]; infinity for none */
-    const float *x;          /* [steps, batch, input] */
-    const float *w, *r;      /* [directions, 4 hidden, input], [directions, 4 hidden, hidden] */
-    const float *b, *p;      /* [directions, 8 hidden], peepholes [directions, 3 hidden] (i, o, f); NULL: 0 */
-    const float *h0, *c0;    /* [directions, batch, hidden]; NULL: 0 */
+    const void *x;           /* [steps, batch, input] */
+    const void *w, *r;       /* [directions, 4 hidden, input], [directions, 4 hidden, hidden] */
+    const void *b, *p;       /* [directions, 8 hidden], peepholes [directions, 3 hidden] (i, o, f); NULL: 0 */
+    const void *h0, *c0;     /* [directions, batch, hidden]; NULL: 0 */
     const int32_t *lengths;  /* [batch] number of valid steps, 0..steps; NULL: all */
-    float *y;                /* [steps, directions, batch, hidden], 0 behind the end of a sequence; NULL: not wanted */
-    float *y_h, *y_c;        /* [directions, batch, hidden], after the last valid step; NULL: not wanted */
+    void *y;                 /* [steps, directions, batch, hidden], 0 behind the end of a sequence; NULL: not wanted */
+    void *y_h, *y_c;         /* [directions, batch, hidden], after the last valid step; NULL: not wanted */
 } sod2_lstm;
 
 int64_t sod2_lstm_scratch(const sod2_lstm *l, int threads); /* bytes */
 void sod2_lstm_run(const sod2_lstm *l, void *scratch, sod2_pool *pool);
+int64_t sod2_lstm_scratch_double(const sod2_lstm *l, int threads);
+void sod2_lstm_run_double(const sod2_lstm *l, void *scratch, sod2_pool *pool);
 
 #endif

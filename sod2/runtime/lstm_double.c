@@ -1,0 +1,3 @@
+/* LSTM of doubles. */
+#define SOD2_DOUBLE
+#include "lstm_real.h"
