@@ -64,6 +64,14 @@ def peak_mib(rows: Sequence[Row]) -> Values:
     return _values(_good(rows).groupby("sample")["peak_bytes"].max() / 2**20)
 
 
+def rounds(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
+    """Latency of each repeat in milliseconds: sample -> round -> value."""
+    found: dict[int, dict[int, float]] = {}
+    for sample, repeat, latency in _repeats(rows)[["sample", "repeat", "latency_ns"]].itertuples(index=False):
+        found.setdefault(int(sample), {})[int(repeat)] = float(latency) / 1e6
+    return found
+
+
 def latencies(rows: Sequence[Row]) -> pd.DataFrame:
     """Repeats of each (device, model, engine, sample): `median`, `mean` and `p90` in milliseconds, and `spread`.
 
