@@ -61,12 +61,6 @@ REFUSED = {
     "predicate": ("float[N] x, float p", "float[?] y", f"y = {if_text('a = Neg(x)', 'b = Relu(x)')}", "bool"),
     "element type": ("float8e4m3fn[N] x", "float8e4m3fn[N] y", "y = Identity(x)", "float8"),
     "strings": ("string[N] x", "string[N] y", "y = Identity(x)", "object"),
-    "anchor's type": (
-        "double[N, 4, 2] x, double[4] w",
-        "double[N, 4, 2] y",
-        "y = InstanceNormalization(x, w, w)",
-        "float64",
-    ),
 }
 
 
