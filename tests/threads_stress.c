@@ -1,21 +1,17 @@
 /* Jobs of many sizes on pools of 1 to 8 threads, some threads slow: every chunk runs once, and no two at once with the
-   same thread's number. Then jobs that no thread can finish alone: thread t runs its own range. test_threads.py builds
-   this with ThreadSanitizer. */
+   same thread's number. test_threads.py builds this with ThreadSanitizer. */
 #define _GNU_SOURCE
 #include "kernel.h"
 
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { THREADS = 8, JOBS = 800, LONGEST = 3 * THREADS * UINT16_MAX };
 
-static int runs[LONGEST], ran_on[LONGEST];
+static int runs[LONGEST];
 static int inside[THREADS]; /* not atomic: two chunks at once are a race that the sanitizer reports */
 static int slow = -1;
-static atomic_int begun;
 
 static void require(int condition, const char *what, int threads, int64_t chunks) {
     if (condition) return;
@@ -36,12 +32,6 @@ static void run_once(sod2_pool *pool, int threads, int64_t chunks) {
     for (int64_t i = 0; i < chunks; i++) require(runs[i] == 1, "a chunk ran twice or never", threads, chunks);
 }
 
-static void wait_for_all(void *arg, int64_t chunk, int thread) {
-    atomic_fetch_add(&begun, 1);
-    while (atomic_load(&begun) < *(int *)arg) sched_yield();
-    ran_on[chunk] = thread;
-}
-
 int main(void) {
     srand(7);
     for (int threads = 1; threads <= THREADS; threads++) {
@@ -53,11 +43,6 @@ int main(void) {
         }
         slow = -1;
         run_once(pool, threads, 2 * threads * UINT16_MAX + 5); /* in pieces */
-        for (int i = 0; i < 50; i++) {
-            atomic_store(&begun, 0);
-            sod2_parallel(pool, threads, wait_for_all, &threads);
-            for (int t = 0; t < threads; t++) require(ran_on[t] == t, "a range has another owner", threads, threads);
-        }
         sod2_pool_free(pool);
     }
     return 0;
