@@ -16,7 +16,6 @@ from sod2 import (
     artifact,
     attention,
     branches,
-    conv_sums,
     frontend,
     functions,
     fusion,
@@ -115,7 +114,7 @@ _KNOW: dict[str, Know | None] = {"none": None, "static": static_facts.analyze, "
 def _rewritten(graph: Graph, know: Know) -> Graph:
     """The graph after every rewriting whose condition is proved."""
     graph = rewrite.run(identities.drop(graph, know(graph)), analyze=know)
-    for fuse in (group_norm.fuse, attention.fuse, conv_sums.fuse):
+    for fuse in (group_norm.fuse, attention.fuse):
         graph = fuse(graph, know(graph))
     return graph
 

@@ -43,7 +43,6 @@ ORDER = (
     "widening",
     "group_norm",
     "attention",
-    "conv_sums",
     "fusion",
     "problem",
     "cuts",

@@ -53,8 +53,8 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     )
     emission.function(number, loop.splitlines())
     decisions = [
-        f"{v1} = sod2_stream_choose_first(&first, &second, threads);",
-        f"{v2} = sod2_stream_choose_second(&first, &second, threads);",
+        f"{v1} = sod2_conv_choose(&first, threads);",
+        f"{v2} = sod2_conv_choose(&second, threads);",
         f"bytes[{scratch}] = sod2_stream_scratch(&first, &second, (int){v1}, (int){v2}, threads);",
     ]
     emission.sizer(number, [bound, *decisions])

@@ -4,10 +4,6 @@
    pooling reads it once, and less is computed twice in a larger strip. */
 enum { STRIP_BYTES = 320 << 10, POOLED_BYTES = 3 << 19 };
 
-/* A strip for a pooling has a multiple of so many rows of the first result: whole tiles of F(3x3, 4x4), which first
-   layers use. */
-enum { TILE_ROWS = 3 };
-
 static int64_t window(int64_t kernel, int64_t dilation) { return (kernel - 1) * dilation + 1; }
 
 /* Input rows [*begin, *end) of a convolution that its output rows [row, row + rows) read; padding left out. */
@@ -33,25 +29,29 @@ static int is_pooling(const sod2_conv *second) {
   return 1;
 }
 
-/* Rows of the first result that `rows` rows of the second read. */
-static int64_t middle_rows(const sod2_conv *first, const sod2_conv *second, int64_t rows) {
-  return sod2_imin(first->oh, (rows - 1) * second->sh + window(second->kh, second->dh));
+/* Rows that a convolution computes together: those of a tile, of all versions that it has. A strip begins with a tile of
+   the whole, so that its bits are those of the whole. */
+static int64_t tile_rows(const sod2_conv *c) {
+  static const int64_t of_version[SOD2_CONV_VERSIONS] = {
+      [SOD2_CONV_WINO2] = 2, [SOD2_CONV_WINO3] = 3, [SOD2_CONV_WINO4] = 4, [SOD2_CONV_WINO6] = 6};
+  int64_t rows = 1;
+  for (int v = 0; v < SOD2_CONV_VERSIONS; v++)
+    for (const int64_t before = rows; c->w[v] && of_version[v] && rows % of_version[v];) rows += before;
+  return rows;
 }
 
-/* At most `rows`, at which the first convolution computes whole tiles. */
-static int64_t whole_tiles(const sod2_conv *first, const sod2_conv *second, int64_t rows) {
-  for (int64_t fewer = rows; fewer >= 2 && fewer > rows - TILE_ROWS; fewer--)
-    if (middle_rows(first, second, fewer) % TILE_ROWS == 0) return fewer;
-  return rows;
+/* Rows of the first result that a strip has at most for `rows` rows of the second. */
+static int64_t middle_rows(const sod2_conv *first, const sod2_conv *second, int64_t rows) {
+  return sod2_imin(first->oh, (rows - 1) * second->sh + window(second->kh, second->dh) + tile_rows(first) - 1);
 }
 
 static int64_t rows_per_strip(const sod2_conv *first, const sod2_conv *second) {
   int64_t row = sod2_imax(1, first->oc * first->ow) * (int64_t)sizeof(float);
   int64_t bytes = is_pooling(second) ? POOLED_BYTES : STRIP_BYTES;
   if (second->scratch_limit > 0) bytes = sod2_imin(bytes, strip_limit(second));
-  int64_t rows = sod2_imax(2, (bytes / row - window(second->kh, second->dh)) / second->sh + 1);
-  if (rows >= second->oh) return second->oh;
-  return is_pooling(second) ? whole_tiles(first, second, rows) : rows;
+  const int64_t rows = sod2_imax(2, (bytes / row - window(second->kh, second->dh)) / second->sh + 1);
+  const int64_t unit = tile_rows(first) * tile_rows(second); /* then all strips compute the same number of tiles */
+  return sod2_imin(second->oh, sod2_imax(unit, rows / unit * unit));
 }
 
 sod2_conv sod2_stream_windows(const sod2_conv *first, const sod2_pooling *p) {
@@ -78,6 +78,7 @@ static sod2_stream strip_at(const sod2_conv *first, const sod2_conv *second, int
   sod2_stream strip = {.row = row};
   strip.rows = sod2_imin(rows_per_strip(first, second), second->oh - row);
   if (strip.rows > 0) input_rows(second, row, strip.rows, &strip.begin, &strip.end);
+  strip.begin -= strip.begin % tile_rows(first);
   return strip;
 }
 
@@ -104,15 +105,15 @@ static sod2_conv strip_of_first(const sod2_conv *first, const sod2_conv *second,
   return p;
 }
 
-/* It reads a dense strip. */
+/* It reads a dense strip, which may begin with rows that it leaves out. */
 static sod2_conv strip_of_second(const sod2_conv *second, sod2_stream strip) {
   sod2_conv p = part(second, second, strip.rows);
   p.ih = strip.end - strip.begin;
-  p.pt = sod2_imax(0, second->pt - strip.row * second->sh);
+  p.pt = second->pt - strip.row * second->sh + strip.begin;
   return p;
 }
 
-/* Sizes of the largest strip: those by which versions are chosen. */
+/* Sizes of the largest strip. */
 static void largest(const sod2_conv *first, const sod2_conv *second, sod2_conv *p1, sod2_conv *p2) {
   const int64_t rows = rows_per_strip(first, second), middle = middle_rows(first, second, rows);
   *p1 = part(first, second, middle);
@@ -123,18 +124,6 @@ static void largest(const sod2_conv *first, const sod2_conv *second, sod2_conv *
 
 /* Scratch: the strip, [oc][rows][ow], then that of either kernel. In floats. */
 static int64_t kernel_offset(const sod2_conv *p1) { return sod2_line(p1->oc * p1->oh * p1->ow); }
-
-int sod2_stream_choose_first(const sod2_conv *first, const sod2_conv *second, int threads) {
-  sod2_conv p1, p2;
-  largest(first, second, &p1, &p2);
-  return sod2_conv_choose(&p1, threads);
-}
-
-int sod2_stream_choose_second(const sod2_conv *first, const sod2_conv *second, int threads) {
-  sod2_conv p1, p2;
-  largest(first, second, &p1, &p2);
-  return sod2_conv_choose(&p2, threads);
-}
 
 int64_t sod2_stream_scratch(const sod2_conv *first, const sod2_conv *second, int v1, int v2, int threads) {
   sod2_conv p1, p2;

@@ -2,7 +2,8 @@
    a maximum pooling.
 
    A strip is a range of output rows of the second with the rows of the first that they need; neighbouring strips
-   compute the rows between them twice. Generated code runs the loop:
+   compute the rows between them twice. Strips are cut where tiles begin and computed by the versions that would be
+   chosen for the whole: they give the same bits. Generated code runs the loop:
 
      for (sod2_stream t = sod2_stream_begin(&first, &second); t.rows > 0; t = sod2_stream_next(&first, &second, t)) {
        sod2_stream_produce(&first, &second, ..., t, image, scratch, pool);
@@ -24,9 +25,7 @@ sod2_conv sod2_stream_windows(const sod2_conv *first, const sod2_pooling *p);
 sod2_stream sod2_stream_begin(const sod2_conv *first, const sod2_conv *second);
 sod2_stream sod2_stream_next(const sod2_conv *first, const sod2_conv *second, sod2_stream strip);
 
-/* Versions of both kernels for a strip, -1 of a pooling, and the bytes of scratch that the loop needs with them. */
-int sod2_stream_choose_first(const sod2_conv *first, const sod2_conv *second, int threads);
-int sod2_stream_choose_second(const sod2_conv *first, const sod2_conv *second, int threads);
+/* Bytes of scratch that the loop needs with versions v1 and v2 of the kernels, those of the whole; -1 of a pooling. */
 int64_t sod2_stream_scratch(const sod2_conv *first, const sod2_conv *second, int v1, int v2, int threads);
 
 /* The strip of the first one's result, [oc][end - begin][ow], lies at the beginning of the scratch. */
