@@ -1,8 +1,8 @@
 """All 24 combinations of the four optimisations: equal outputs, and each switch changes only what it names.
 
-Oracle of the outputs: onnxruntime. Tiny models by default, all of them and the full ones with `-m slow`. Behind a
-hundred layers onnxruntime itself may be further than the tolerance from the same model in double; what two correct
-orders of summing may differ by is then measured: twice that distance.
+Tiny models by default, all of them and the full ones with `-m slow`. Tiny ones are held to onnxruntime's outputs. Full
+ones are held to each other as closely, and to onnxruntime by what is asked of a result: behind a hundred layers it is
+itself further than that from the same model in double.
 """
 
 import difflib
@@ -25,8 +25,8 @@ from tests.batch import Batch, target
 
 QUICK = ("codebert", "skipnet")  # attention and shapes; convolutions and branches
 TINY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PAPER]
-TOLERANCE = 1e-5  # of the output's scale
-FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+TOLERANCE = 1e-5  # between two combinations, of the output's scale
+CORRECT = 1e-4  # of a full model, against onnxruntime
 COMBINATIONS = {
     f"{fusion} sep={sep:d} dmp={dmp:d} mvc={mvc:d}": Options(fusion=fusion, sep=sep, dmp=dmp, mvc=mvc)
     for fusion, sep, dmp, mvc in itertools.product(("none", "static", "rdp"), *[(False, True)] * 3)
@@ -72,40 +72,15 @@ def test_outputs_of_full_models_do_not_depend_on_the_options(name: str, tmp_path
     path, inputs = tmp_path / f"{name}.onnx", sample(name, "full")
     onnx.save(build(name), path, save_as_external_data=True, location=f"{path.name}.data")
     wanted = reference(str(path), inputs)
-    found = {}
+    first: dict[str, np.ndarray] = {}
     for combination, options in COMBINATIONS.items():
         folder = compiler.build(path, options, sod2.codegen.target.host(), tmp_path / "artifact")
-        found[combination] = max(errors(sod2.load(folder, threads=2).run(inputs), wanted))
-    if max(found.values()) > TOLERANCE:
-        assert max(found.values()) <= max(TOLERANCE, 2 * loss(name, inputs, wanted, tmp_path)), found
-
-
-def loss(name: str, inputs: dict[str, np.ndarray], found: dict[str, np.ndarray], folder: Path) -> float:
-    """How far a float32 result is from that of the model in double."""
-    proto = build(name)
-    to_double(proto.graph)
-    model = sod2.load(compiler.build(proto, Options(), sod2.codegen.target.host(), folder / "double"), threads=2)
-    wider = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in inputs.items()}
-    return max(errors(found, model.run(wider)))
-
-
-def to_double(graph: onnx.GraphProto) -> None:
-    """Make the float32 tensors of a graph and of the graphs in it double."""
-    for tensor in graph.initializer:
-        widen(tensor)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == FLOAT:
-            value.type.tensor_type.elem_type = DOUBLE
-    for attribute in (a for node in graph.node for a in node.attribute):
-        if attribute.name == "to" and attribute.i == FLOAT:
-            attribute.i = DOUBLE
-        widen(attribute.t)
-        to_double(attribute.g)
-
-
-def widen(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type == FLOAT:
-        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype("f8"), tensor.name))
+        got = sod2.load(folder, threads=2).run(inputs)
+        first = first or got
+        found = max(errors(got, first)), max(errors(got, wanted))
+        print(f"{name} {combination}: {found[0]:.1e} from the first, {found[1]:.1e} from onnxruntime")
+        assert found[0] <= TOLERANCE / 2, combination  # so that no two differ by more than it
+        assert found[1] <= CORRECT, combination
 
 
 def nodes(plan: compiler.Plan) -> Counter[str]:
