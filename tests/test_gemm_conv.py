@@ -234,10 +234,10 @@ class Case:
             for i in range(2)
         ]  # fmt: skip
 
-    def conv(self, out: list[int]) -> Conv:
+    def conv(self, out: list[int], limit: int = 0) -> Conv:
         return Conv(
             self.n, self.ic, *self.size, self.oc, *out, self.groups, *self.kernel, *self.stride, *self.pads[:2],
-            *self.dilation,
+            *self.dilation, scratch_limit=limit,
         )  # fmt: skip
 
 
@@ -299,6 +299,9 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
     plain = [run_conv(kernels, case.conv(out), version, packed, x=x, pool=pool) for pool in (0, 1)]
     check(plain[0], expected, TOLERANCE[version])
     assert plain[0].tobytes() == plain[1].tobytes()
+    for limit, pool in ((1, 0), (1, 1), (200_000, 1)):
+        limited = run_conv(kernels, case.conv(out, limit), version, packed, x=x, pool=pool)
+        assert limited.tobytes() == plain[0].tobytes()
     if case.stride == (1, 1) and case.kernel != (1, 1) and version != "depthwise":
         loaded = run_conv(kernels, case.conv(out), version, packed, x=x, pool=1, loaded=True)
         assert loaded.tobytes() == plain[0].tobytes()
@@ -338,6 +341,7 @@ GENERAL = [
     Case(1, 300, 9, (6, 5), (3, 3), (1, 1), (1, 1, 1, 1)),
     Case(1, 1024, 1, (7, 7), (3, 3), (1, 1), (1, 1, 1, 1)),  # one channel: threads share its panels
     Case(1, 150, 40, (7, 7), (3, 3), (2, 2), (1, 1, 1, 1)),  # a few pixels of several lines
+    Case(1, 32, 24, (45, 208), (3, 3), (2, 2), (1, 1, 1, 1)),  # of little scratch: windows of a part of two lines
     Case(1, 70, 10, (1, 1), (1, 1)),
     Case(2, 700, 3, (1, 1), (1, 1)),
     Case(1, 500, 300, (1, 1), (1, 1)),

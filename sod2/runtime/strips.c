@@ -7,20 +7,28 @@
 enum {
   SHARED_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
   OWN_FLOATS = (SOD2_STRIP_OWN_KIB << 10) / 4,
-  MIN_SHARED_FLOATS = (64 << 10) / 4,
+  MIN_FLOATS = (64 << 10) / 4, /* taken even where that raises the peak */
   MIN_COLUMNS = 256,
-  OWN_WINDOWS = 4,     /* for each thread, at least */
-  MIN_OWN_PIXELS = 192 /* of a window, for each reads all weights */
+  MAX_LINES = 8,         /* of windows that are not as wide as the output */
+  OWN_WINDOWS = 4,       /* for each thread, at least */
+  MIN_PIXELS = 192,      /* of an own window, for each reads all weights */
+  MIN_LIGHT_PIXELS = 32, /* and where those stay in L2 */
+  LIGHT_WEIGHTS = (384 << 10) / 4
 };
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
 SOD2_INLINE int64_t panels_of(int64_t pixels) { return (pixels + SOD2_NR - 1) / SOD2_NR; }
 
-/* Is phase `f` of an axis read by a tap? */
-static int is_read(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
+/* Of phase `f` of an axis: how far behind the first output's place the last tap reads, -1 if none reads the phase. */
+static int64_t reach(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
+  int64_t far = -1;
   for (int64_t k = 0; k < taps; k++)
-    if (k * dilation % stride == f) return 1;
-  return 0;
+    if (k * dilation % stride == f) far = k * dilation / stride;
+  return far;
+}
+
+static int is_read(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
+  return reach(f, taps, dilation, stride) >= 0;
 }
 
 /* Phases below `f` that are read: the place of phase f. */
@@ -28,6 +36,20 @@ static int64_t phases_below(int64_t f, int64_t taps, int64_t dilation, int64_t s
   int64_t count = 0;
   for (int64_t i = 0; i < f; i++) count += is_read(i, taps, dilation, stride);
   return count;
+}
+
+/* Lines of the row phases below `f` together, in the strip of a channel of a window of `lines`. */
+static int64_t lines_below(const sod2_conv *c, int64_t f, int64_t lines) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < f; i++)
+    if (is_read(i, c->kh, c->dh, c->sh)) count += lines + reach(i, c->kh, c->dh, c->sh);
+  return count;
+}
+
+/* Floats of the strip of a channel up to row phase `f`. Lines are filled a vector at a time, beyond the end of the last. */
+static int64_t floats_below(const sod2_conv *c, const sod2_strips *s, int64_t f) {
+  return s->column_phases *
+         (lines_below(c, f, s->lines) * s->width + phases_below(f, c->kh, c->dh, c->sh) * SOD2_VL);
 }
 
 static int is_in_place(const sod2_conv *c) {
@@ -41,27 +63,38 @@ static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
   return sod2_imin(size, sod2_imax(least, each) * owners);
 }
 
-/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it. */
+/* Expected cycles a pixel of windows of so many lines and columns, `count` beside each other: to fill, and in tiles. */
+static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t lines, int64_t columns, int64_t count) {
+  const int64_t margin = (c->kw - 1) * c->dw / c->sw;
+  const int64_t panels = count > 1 ? lines * panels_of(s->ow) : panels_of((lines - 1) * (columns + margin) + columns);
+  const double rows = (double)(lines_below(c, c->sh, lines) * s->column_phases * count);
+  const double fill = CYCLES_PER_FLOAT * rows * (double)((columns + margin) * (c->ic / c->groups));
+  const double tiles = (double)(panels * s->depth) * sod2_block_cycles(c->oc / c->groups);
+  return (fill + tiles) / (double)(lines * s->ow);
+}
+
+/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it: the cheapest
+   of whole lines, as many as fit, and of one, two, .. lines as wide as they fit. A line is cut between panels. */
 static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
-  const int64_t channels = c->ic / c->groups;
-  const int64_t more_lines = (c->kh - 1) * c->dh / c->sh, more_columns = (c->kw - 1) * c->dw / c->sw;
-  const int64_t area = floats / sod2_imax(1, channels * s->row_phases * s->column_phases); /* of a phase */
-  const int64_t along = s->oh == 1 ? owners : 1;
-  int64_t columns = s->ow;
-  s->owners = owners, s->windows_x = 1;
-  if ((1 + more_lines) * (columns + more_columns) > area || along > 1) { /* a line is cut between panels */
-    const int64_t least = sod2_imin(MIN_COLUMNS / SOD2_NR, panels_of(c->ow)), panels = panels_of(columns);
-    s->windows_x = pieces_of(panels, sod2_imax(least, (area / (1 + more_lines) - more_columns) / SOD2_NR), along);
-    columns = sod2_imin(columns, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR);
+  const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - s->row_phases * SOD2_VL;
+  const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
+  const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
+  int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
+  double best = INFINITY;
+  s->owners = owners, s->windows_x = pieces_of(panels, whole > 0 ? panels : MIN_COLUMNS / SOD2_NR, along);
+  if (whole > 0) best = window_cycles(c, s, lines, s->ow, s->windows_x);
+  for (int64_t some = 1; some <= sod2_imin(s->oh, MAX_LINES); some++) {
+    const int64_t widest = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
+    if (widest < 1) break;
+    const int64_t count = pieces_of(panels, widest, along);
+    const double cycles = window_cycles(c, s, some, sod2_imin(s->ow, (panels + count - 1) / count * SOD2_NR), count);
+    if (cycles < best) best = cycles, lines = some, s->windows_x = count;
   }
-  int64_t lines = sod2_imin(s->oh, sod2_imax(1, area / (columns + more_columns) - more_lines));
   s->windows_y = pieces_of(s->oh, lines, owners);
-  lines = (s->oh + s->windows_y - 1) / s->windows_y;
-  s->width = columns + more_columns;
-  s->lines = lines + more_lines;
-  s->phase = s->lines * s->width + SOD2_VL; /* lines are filled upwards, a vector at a time */
-  s->channel = s->row_phases * s->column_phases * s->phase;
-  s->floats = sod2_line(channels * s->channel + SOD2_NR); /* the last vectors read beyond the end */
+  s->lines = (s->oh + s->windows_y - 1) / s->windows_y;
+  s->width = sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR) + margin;
+  s->channel = floats_below(c, s, c->sh);
+  s->floats = sod2_line(c->ic / c->groups * s->channel + SOD2_NR); /* the last vectors read beyond the end */
 }
 
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
@@ -76,11 +109,12 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
   const int64_t limit = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
-  cut(c, sod2_imin(OWN_FLOATS, limit / threads), threads, &s);
+  const int64_t own = sod2_imax(MIN_FLOATS, limit / threads);
+  cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
   const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
-  const int few = all < OWN_WINDOWS * threads || s.oh * s.ow < MIN_OWN_PIXELS * windows;
-  if (threads == 1 || few || s.floats > limit / threads)
-    cut(c, sod2_imin(SHARED_FLOATS, sod2_imax(MIN_SHARED_FLOATS, limit)), 1, &s);
+  const int64_t pixels = s.depth * (c->oc / c->groups) > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
+  const int few = all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows;
+  if (threads == 1 || few || s.floats > own) cut(c, sod2_imin(SHARED_FLOATS, sod2_imax(MIN_FLOATS, limit)), 1, &s);
   return s;
 }
 
@@ -94,8 +128,9 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
   const int64_t taps = sod2_imin(c->kh * c->kw, s->depth); /* there may be no channel */
   for (int64_t tap = 0; tap < taps; tap++) {
     const int64_t y = tap / c->kw * c->dh, x = tap % c->kw * c->dw;
-    const int64_t fy = phases_below(y % c->sh, c->kh, c->dh, c->sh), fx = phases_below(x % c->sw, c->kw, c->dw, c->sw);
-    offset[tap] = (int32_t)((fy * s->column_phases + fx) * s->phase + y / c->sh * s->width + x / c->sw);
+    const int64_t fx = phases_below(x % c->sw, c->kw, c->dw, c->sw);
+    const int64_t phase = (s->lines + reach(y % c->sh, c->kh, c->dh, c->sh)) * s->width + SOD2_VL;
+    offset[tap] = (int32_t)(floats_below(c, s, y % c->sh) + fx * phase + y / c->sh * s->width + x / c->sw);
   }
   for (int64_t tap = taps; tap < s->depth; tap++) offset[tap] = offset[tap - taps] + (int32_t)s->channel;
 }
@@ -207,12 +242,13 @@ typedef struct fill_job {
 
 static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   const sod2_conv *c = w->c;
-  const int64_t lines = w->lines + (c->kh - 1) * c->dh / c->sh, size = w->strips->phase;
   const int64_t width = w->strips->width, shift = w->x0 * c->sw - c->pl;
-  const int all_rows = w->strips->row_phases == c->sh, all_columns = w->strips->column_phases == c->sw;
+  const int all_columns = w->strips->column_phases == c->sw;
   for (int64_t fy = 0; fy < c->sh; fy++) {
-    if (!all_rows && !is_read(fy, c->kh, c->dh, c->sh)) continue;
-    const int64_t iy = w->y0 * c->sh + fy - c->pt;
+    const int64_t more = reach(fy, c->kh, c->dh, c->sh);
+    if (more < 0) continue;
+    const int64_t iy = w->y0 * c->sh + fy - c->pt, lines = w->lines + more;
+    const int64_t size = (w->strips->lines + more) * width + SOD2_VL;
     if (c->sw == 2 && all_columns) {
       sod2_strip_pair(c, x, iy, c->sh, lines, shift, width, strip, strip + size);
       strip += 2 * size;
