@@ -6,7 +6,8 @@
    the epilogue at once: the core stores it, and waits for the lines of the result, while it multiplies the next block.
 
    A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block are
-   copied to the stack first.
+   copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows than
+   the set has lines.
 
    One kernel serves all shapes: a matrix-vector product is bound by the stream of B, which a tile of one row reads at
    the speed of the caches. */
@@ -18,7 +19,9 @@
 enum {
   KC = SOD2_GEMM_DEPTH,
   MAX_ROWS = SOD2_GEMM_ROWS * SOD2_MR,
-  LINE = 16 /* floats */
+  LINE = 16,       /* floats */
+  SAME_SET = 1024, /* floats: what lies so far apart is in the same set of L1, */
+  WAYS = 12        /* which has so many lines */
 };
 
 typedef struct gemm_job {
@@ -62,7 +65,8 @@ static void store(const sod2_gemm *g, const gemm_part *p, const float *tile) {
 
 /* The rows of a part times a panel. */
 static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a, const float *panel) {
-  const int64_t blocks = sod2_blocks(whole->rows), last = sod2_imax(g->k - 1, 0) / KC * KC;
+  const int64_t tallest = g->lda % SAME_SET == 0 ? sod2_imin(WAYS, SOD2_MR) : SOD2_MR;
+  const int64_t blocks = (whole->rows + tallest - 1) / tallest, last = sod2_imax(g->k - 1, 0) / KC * KC;
   float packed[KC * SOD2_MR], tile[MAX_ROWS * SOD2_NR];
   for (int64_t k0 = 0; k0 <= last; k0 += KC) {
     const int64_t k = sod2_imin(KC, g->k - k0);
