@@ -5,6 +5,9 @@
    while the row blocks pass over them; partial sums wait in a tile of the stack. A row block that is finished goes to
    the epilogue at once: the core stores it, and waits for the lines of the result, while it multiplies the next block.
 
+   Each pass over KC rows of the panel fetches half of the next ones: all of them at once would be waited for, and where
+   fewer are fetched a step the hardware prefetcher does not join in.
+
    A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block are
    copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows than
    the set has lines.
@@ -70,7 +73,8 @@ static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a,
   float packed[KC * SOD2_MR], tile[MAX_ROWS * SOD2_NR];
   for (int64_t k0 = 0; k0 <= last; k0 += KC) {
     const int64_t k = sod2_imin(KC, g->k - k0);
-    const float *b = panel + k0 * SOD2_NR;
+    const float *b = panel + k0 * SOD2_NR, *next = b + k * SOD2_NR; /* the panel behind this one follows in memory */
+    const int64_t stride = blocks > 1 ? SOD2_NR / 2 : SOD2_NR;
     for (int64_t block = 0; block < blocks; block++) {
       const int64_t i = sod2_block_start(block, whole->rows, blocks);
       gemm_part part = *whole;
@@ -80,7 +84,8 @@ static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a,
       float *c = tile + i * SOD2_NR;
       if (k0 == last) fetch(g, &part);
       if (g->a_col == 1) {
-        sod2_tile_rows[part.rows](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0);
+        sod2_tile_rows[part.rows](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0,
+                                  block == 0 ? next : next + k * (SOD2_NR - stride), stride);
       } else {
         pack_a(g, source, part.rows, k, packed);
         sod2_tile_packed[part.rows](k, packed, part.rows, b, SOD2_NR, c, SOD2_NR, k0 > 0);
