@@ -47,6 +47,7 @@ class Gemm(ctypes.Structure):
         *((name, I64) for name in ("ldo", "out_batch")),
         ("epilogue", PTR),
         ("epilogue_args", PTR),
+        ("touched", PTR * 2),
     ]
 
 
@@ -163,6 +164,7 @@ def run_gemm(
         return out
     target = epilogue(kernels, (batch, m, n), by_row=False, rng=np.random.default_rng(7))
     gemm.epilogue, gemm.epilogue_args, gemm.out = target.function, ctypes.addressof(target.args), None
+    gemm.touched[0] = pointer(target.y)
     kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
     assert (target.stores == 1).all()
     check(target.y, target.expected(a.astype(np.float64) @ b.astype(np.float64)), 1e-5)

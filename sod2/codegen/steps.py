@@ -310,7 +310,8 @@ class StepCall:
     def touched(self) -> str:
         result, facts, places = self.node.outputs[0], self.emission.analysis, self.emission.storage.places
         tensors = self.fused.tensors if self.fused else (result,)
-        alike = [t for t in tensors if t in places and facts[t].dims == facts[result].dims]
+        floats = [t for t in tensors if t in places and facts[t].dtype == np.float32]
+        alike = [t for t in floats if facts[t].dims == facts[result].dims]
         pointers = dict.fromkeys(self._typed(t, "const ") for t in alike if places[t].kind == "buffer")
         return f"{{{', '.join([*pointers, 'NULL'][:2])}}}"
 

@@ -188,7 +188,7 @@ def gemm_struct(k: Call, sizes: Mapping[str, Dim], b_batch: str) -> str:
     """Declaration of the kernel's argument struct without B, which may only exist when the step runs."""
     epilogue, arguments = k.epilogue()
     fields: dict[str, object] = {"a_col": 1, **{name: k.c(value) for name, value in sizes.items()}}
-    fields |= {"a": k.pointer(0), "b_batch": b_batch, "out": k.result()}
+    fields |= {"a": k.pointer(0), "b_batch": b_batch, "out": k.result(), "touched": k.touched()}
     return initializer("g", "sod2_gemm", **fields, epilogue=epilogue, epilogue_args=arguments)
 
 
@@ -239,7 +239,7 @@ def batch_loops(k: Call, a: Sequence[Dim], b: Sequence[Dim], panels: str) -> str
     body = [
         f"g.a = {k.pointer(0)} + ({batch(a[:-2])}) * {k.c(m * depth)};",
         f"g.b = {panels} + ({batch(b[:-2])}) * sod2_gemm_packed_floats({k.c(depth)}, {k.c(n)});",
-        f"g.out = {k.result()} + ({result}) * {k.c(m * n)};",
+        f"g.touched[0] = g.out = {k.result()} + ({result}) * {k.c(m * n)};",
         "sod2_gemm_run(&g, pool);",
     ]
     return "\n".join([*loops, "{", *(f"  {line}" for line in body), "}"])

@@ -180,7 +180,8 @@ static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows
     const int64_t ld = p->at->keys + PAD, width = p->at->width;
     const float *q = p->q + query * a->q_row;
     for (int64_t n = 0; n < count; n += SOD2_NR)
-        sod2_tile_rows[rows](a->d, q, a->q_row, p->packed_k + n * a->d, SOD2_NR, p->scores + n, ld, 0);
+        sod2_tile_rows[rows](a->d, q, a->q_row, p->packed_k + n * a->d, SOD2_NR, p->scores + n, ld, 0,
+                             p->packed_k + (n + SOD2_NR) * a->d, SOD2_NR);
     for (int64_t i = 0; i < rows; i++) {
         const float *mask = p->mask == NULL ? NULL : p->mask + (query + i) * a->mask_row + key * a->mask_col;
         softmax_row(p, p->scores + i * ld, count, mask, row + i, key == 0);
@@ -189,7 +190,8 @@ static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows
     const float *v = in_place ? p->v + key * a->v_row : p->packed_v;
     const int64_t ldv = in_place ? a->v_row : width;
     for (int64_t c = 0; c < width; c += SOD2_NR)
-        sod2_tile_rows[rows](count, p->scores, ld, v + c, ldv, p->carry + row * width + c, width, key != 0);
+        sod2_tile_rows[rows](count, p->scores, ld, v + c, ldv, p->carry + row * width + c, width, key != 0,
+                             v + c + count * ldv, ldv);
 }
 
 /* o = carried / sum for `rows` queries from `query`. */

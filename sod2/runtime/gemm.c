@@ -1,9 +1,16 @@
 /* GEMM over packed B.
 
-   A piece of work is one panel of NR columns times up to MAX_ROWS rows. The sum over k is cut into pieces of KC, so
-   that KC rows of the panel stay in L1 while the row blocks pass over them; partial sums wait in a tile of the stack
-   (at most MAX_ROWS rows), which the epilogue reads at the end. A is read in place: packing it gained nothing when
-   its rows are contiguous; otherwise KC columns of a row block are copied to the stack first.
+   A piece of work is one panel of NR columns times up to MAX_ROWS rows, and follows the one of the panel before: the
+   rows stay in L2 and B streams by. The sum over k is cut into pieces of KC, so that KC rows of the panel stay near
+   while the row blocks pass over them; partial sums wait in a tile of the stack. A row block that is finished goes to
+   the epilogue at once: the core stores it, and waits for the lines of the result, while it multiplies the next block.
+
+   Each pass over KC rows of the panel fetches half of the next ones: all of them at once would be waited for, and where
+   fewer are fetched a step the hardware prefetcher does not join in.
+
+   A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block are
+   copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows than
+   the set has lines.
 
    One kernel serves all shapes: a matrix-vector product is bound by the stream of B, which a tile of one row reads at
    the speed of the caches. */
@@ -12,11 +19,17 @@
 #include "tile.h"
 #include "tuning.h"
 
-enum { KC = SOD2_GEMM_DEPTH, MAX_ROWS = SOD2_GEMM_ROWS * SOD2_MR };
+enum {
+  KC = SOD2_GEMM_DEPTH,
+  MAX_ROWS = SOD2_GEMM_ROWS * SOD2_MR,
+  LINE = 16,       /* floats */
+  SAME_SET = 1024, /* floats: what lies so far apart is in the same set of L1, */
+  WAYS = 12        /* which has so many lines */
+};
 
 typedef struct gemm_job {
   const sod2_gemm *g;
-  int64_t panels, blocks, groups; /* per matrix; groups of row blocks */
+  int64_t panels, groups; /* per matrix; groups of row blocks */
 } gemm_job;
 
 /* Rows [0, rows) of columns [k0, k0 + k) of A to [k][rows]. */
@@ -25,50 +38,73 @@ static void pack_a(const sod2_gemm *g, const float *a, int64_t rows, int64_t k, 
     for (int64_t i = 0; i < rows; i++) packed[p * rows + i] = a[i * g->lda + p * g->a_col];
 }
 
-/* tile[rows][NR] = the rows from `row` on, times one panel. */
-static void multiply(const sod2_gemm *g, const float *a, const float *panel, int64_t row, int64_t rows, float *tile) {
-  const int64_t blocks = sod2_blocks(rows);
-  float packed[KC * SOD2_MR];
-  for (int64_t k0 = 0; k0 == 0 || k0 < g->k; k0 += KC) {
-    const int64_t k = sod2_imin(KC, g->k - k0);
-    const float *b = panel + k0 * SOD2_NR;
-    for (int64_t block = 0; block < blocks; block++) {
-      const int64_t i = sod2_block_start(block, rows, blocks);
-      const int64_t height = sod2_block_start(block + 1, rows, blocks) - i;
-      const float *source = a + (row + i) * g->lda + k0 * g->a_col;
-      float *c = tile + i * SOD2_NR;
-      if (g->a_col == 1) {
-        sod2_tile_rows[height](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0);
-      } else {
-        pack_a(g, source, height, k, packed);
-        sod2_tile_packed[height](k, packed, height, b, SOD2_NR, c, SOD2_NR, k0 > 0);
-      }
-    }
+/* A part of the result: rows of one matrix, and the columns of one panel. */
+typedef struct gemm_part {
+  int64_t batch, row, rows, col, cols;
+} gemm_part;
+
+/* Fetches the lines of the result that the next rows of the part will touch: they arrive while those are multiplied. */
+static void fetch(const sod2_gemm *g, const gemm_part *p) {
+  for (int t = 0; t < 2 && g->touched[t]; t++) {
+    const float *line = g->touched[t] + p->batch * g->out_batch + p->row * g->ldo + p->col;
+    for (int64_t i = 0; i < p->rows; i++, line += g->ldo)
+      for (int64_t j = 0; j < p->cols; j += LINE) __builtin_prefetch(line + j, 1, 2);
   }
 }
 
-static void store(const sod2_gemm *g, const float *tile, int64_t batch, int64_t row, int64_t rows, int64_t col,
-                  int64_t cols) {
+static void store(const sod2_gemm *g, const gemm_part *p, const float *tile) {
   if (g->epilogue) {
-    g->epilogue(g->epilogue_args, tile, SOD2_NR, batch, row, rows, col, cols);
+    g->epilogue(g->epilogue_args, tile, SOD2_NR, p->batch, p->row, p->rows, p->col, p->cols);
     return;
   }
-  float *out = g->out + batch * g->out_batch + row * g->ldo + col;
-  for (int64_t i = 0; i < rows; i++) memcpy(out + i * g->ldo, tile + i * SOD2_NR, (size_t)cols * sizeof *out);
+  float *out = g->out + p->batch * g->out_batch + p->row * g->ldo + p->col;
+  for (int64_t i = 0; i < p->rows; i++, out += g->ldo, tile += SOD2_NR) {
+    if (p->cols < SOD2_NR)
+      memcpy(out, tile, (size_t)p->cols * sizeof *out);
+    else
+      for (int j = 0; j < SOD2_NR; j += SOD2_VL) vf_store(out + j, vf_load(tile + j));
+  }
+}
+
+/* The rows of a part times a panel. */
+static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a, const float *panel) {
+  const int64_t tallest = g->lda % SAME_SET == 0 ? sod2_imin(WAYS, SOD2_MR) : SOD2_MR;
+  const int64_t blocks = (whole->rows + tallest - 1) / tallest, last = sod2_imax(g->k - 1, 0) / KC * KC;
+  float packed[KC * SOD2_MR], tile[MAX_ROWS * SOD2_NR];
+  for (int64_t k0 = 0; k0 <= last; k0 += KC) {
+    const int64_t k = sod2_imin(KC, g->k - k0);
+    const float *b = panel + k0 * SOD2_NR, *next = b + k * SOD2_NR; /* the panel behind this one follows in memory */
+    const int64_t stride = blocks > 1 ? SOD2_NR / 2 : SOD2_NR;
+    for (int64_t block = 0; block < blocks; block++) {
+      const int64_t i = sod2_block_start(block, whole->rows, blocks);
+      gemm_part part = *whole;
+      part.row += i;
+      part.rows = sod2_block_start(block + 1, whole->rows, blocks) - i;
+      const float *source = a + part.row * g->lda + k0 * g->a_col;
+      float *c = tile + i * SOD2_NR;
+      if (k0 == last) fetch(g, &part);
+      if (g->a_col == 1) {
+        sod2_tile_rows[part.rows](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0,
+                                  block == 0 ? next : next + k * (SOD2_NR - stride), stride);
+      } else {
+        pack_a(g, source, part.rows, k, packed);
+        sod2_tile_packed[part.rows](k, packed, part.rows, b, SOD2_NR, c, SOD2_NR, k0 > 0);
+      }
+      if (k0 == last) store(g, &part, c);
+    }
+  }
 }
 
 static void gemm_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const gemm_job *job = arg;
   const sod2_gemm *g = job->g;
-  const int64_t group = chunk % job->groups, panel = chunk / job->groups % job->panels;
-  const int64_t batch = chunk / (job->groups * job->panels);
-  const int64_t row = sod2_block_start(group, g->m, job->groups);
-  const int64_t rows = sod2_block_start(group + 1, g->m, job->groups) - row;
-  const float *b = g->b + batch * g->b_batch + panel * g->k * SOD2_NR;
-  float tile[MAX_ROWS * SOD2_NR];
-  multiply(g, g->a + batch * g->a_batch, b, row, rows, tile);
-  store(g, tile, batch, row, rows, panel * SOD2_NR, sod2_imin(SOD2_NR, g->n - panel * SOD2_NR));
+  const int64_t panel = chunk % job->panels, group = chunk / job->panels % job->groups;
+  gemm_part part = {.batch = chunk / (job->panels * job->groups), .col = panel * SOD2_NR};
+  part.row = sod2_block_start(group, g->m, job->groups);
+  part.rows = sod2_block_start(group + 1, g->m, job->groups) - part.row;
+  part.cols = sod2_imin(SOD2_NR, g->n - part.col);
+  multiply(g, &part, g->a + part.batch * g->a_batch, g->b + part.batch * g->b_batch + part.col * g->k);
 }
 
 void sod2_gemm_run(const sod2_gemm *g, sod2_pool *pool) {

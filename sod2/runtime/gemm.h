@@ -10,10 +10,11 @@ typedef struct sod2_gemm {
   int64_t lda, a_batch, a_col;
   const float *b; /* packed: [ceil(n / NR)][k][NR], columns beyond n are 0 */
   int64_t b_batch; /* floats from one B to the next; 0: one B for all */
-  float *out; /* dense rows of ldo floats, out_batch floats apart; used only where epilogue is NULL */
-  int64_t ldo, out_batch;
+  float *out; /* dense rows of ldo floats, out_batch floats apart; written only where epilogue is NULL */
+  int64_t ldo, out_batch; /* of out and touched */
   sod2_epilogue epilogue;
   const void *epilogue_args;
+  const float *touched[2]; /* laid out as out, what is stored to or read by the epilogue: fetched early; or NULL */
 } sod2_gemm;
 
 /* Any size may be 0; k == 0 gives zeros. Bits do not depend on the pool, on m or on the other rows. */

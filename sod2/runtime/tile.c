@@ -6,7 +6,10 @@
    then spill. */
 #include "tile.h"
 
-enum { CHAIN = 128 };
+enum {
+  CHAIN = 128,
+  FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
+};
 
 #if defined(__clang__)
 #define PLAIN_LOOP _Pragma("clang loop unroll(disable)")
@@ -106,12 +109,14 @@ enum { CHAIN = 128 };
         b += ldb;)                                                                                                    \
   }                                                                                                                   \
   NOINLINE void rows_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,  \
-                         int accumulate) {                                                                            \
+                         int accumulate, const float *next, int64_t stride) {                                         \
     const float *p0 = a, *p4 = a + 4 * lda, *p8 = a + 8 * lda, *p12 = a + 12 * lda;                                   \
-    (void)p4, (void)p8, (void)p12;                                                                                    \
-    const int64_t ahead = k * ldb;                                                                                    \
+    (void)p4, (void)p8, (void)p12, (void)next, (void)stride;                                                          \
     SUM(R, LOOP,                                                                                                      \
-        PREFETCH(b + ahead)                                                                                           \
+        if (R > FEW) {                                                                                                \
+          PREFETCH(next)                                                                                              \
+          next += stride;                                                                                             \
+        }                                                                                                             \
         COLUMNS(LOAD_B, 0)                                                                                            \
         ROWS_##R(STRIDED_ROW)                                                                                         \
         p0++, p4++, p8++, p12++;                                                                                      \
@@ -172,8 +177,8 @@ DEFINE_TILE(14, PLAIN_LOOP)
 #endif
 
 const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
-const sod2_tile sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
-const sod2_tile_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
+const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
+const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
 const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
