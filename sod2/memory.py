@@ -15,6 +15,7 @@ that enter few branches need little.
 Limits: the live peak counts bytes as they are, while the arena rounds every buffer up to ALIGN.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,9 @@ from sod2.peak import undominated
 from sod2.symbolic import Dim, compile_dims, constant, le, maximum
 
 ALIGN = 64  # SOD2_ALIGN of runtime/program.h
-DEPTH_COST, DEPTH_GAIN, ENOUGH, ROUNDS, WORK = 8, 2, 128, 4, 40000  # of runtime/arena.c
+DEPTH_COST, DEPTH_GAIN, ENOUGH, ROUNDS, WORK = 8, 2, 128, 8, 80000  # of runtime/arena.c
 Span = tuple[int, int]  # first and last step of a buffer
-Given = Mapping[int, int]  # offsets of buffers that are placed already, by number
-_NONE: Given = {}
+Given = Mapping[int, int] | None  # offsets of buffers that are placed already, by number
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Placement:
 
     arena: int
     offsets: tuple[int, ...]
+
+
+_NOTHING = Placement(0, ())
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def live_usage(spans: Sequence[Span], sizes: Sequence[int]) -> list[int]:
     return usage[:-1]
 
 
-def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
+def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given = None) -> Placement:
     """Offsets for buffers of known sizes in bytes (>= 0, rounded up to ALIGN), a span being the first and last step.
 
     `given` are offsets of buffers that are placed already; like those of empty buffers they stay. ValueError when spans
@@ -136,10 +139,10 @@ def place_peak_first(spans: Sequence[Span], sizes: Sequence[int], given: Given =
     return _place_together(_Problem(spans, sizes, (0,) * len(sizes), given))
 
 
-def place_best_fit(spans: Sequence[Span], sizes: Sequence[int], given: Given = _NONE) -> Placement:
+def place_best_fit(spans: Sequence[Span], sizes: Sequence[int], given: Given = None) -> Placement:
     """Offsets for buffers of known sizes in bytes, each at its first step into the smallest gap that holds it."""
     problem = _Problem(spans, sizes, (0,) * len(sizes), given)
-    return problem.placed(problem.by_first, _best_fit)
+    return problem.placed(problem.by_first, _best_fit, math.inf)
 
 
 def place_by_depth(
@@ -149,7 +152,7 @@ def place_by_depth(
 
     Beside the placement, for each depth the arena of a run that touches no deeper buffer.
     """
-    problem = _Problem(spans, sizes, depth_of, _NONE)
+    problem = _Problem(spans, sizes, depth_of, None)
     peak, is_one = problem.floor[-1], len(problem.floor) == 1
     found = _place_together(problem) if is_one else _search(problem)
     if not is_one and found.arena > peak + peak // DEPTH_COST:
@@ -164,20 +167,23 @@ class _Slot(NamedTuple):
     end: int
 
 
+# The begin of a buffer among the placed ones that are near, in an arena of some size.
+Choose = Callable[["_Problem", int, Sequence[_Slot], int], int]
+
+
 class _Problem:
     """What is placed, and the facts on which orders rest; `problem` of runtime/arena.c."""
 
     def __init__(self, spans: Sequence[Span], sizes: Sequence[int], depth_of: Sequence[int], given: Given) -> None:
         self.spans = list(spans)
         self.sizes = [_rounded(size) for _, size in zip(spans, sizes, strict=True)]
-        self.given = given
+        self.given, self.tries_again = given or {}, given is None
         self.by_first = sorted((i for i, size in enumerate(self.sizes) if size > 0), key=lambda i: spans[i][0])
         self.first_at = [spans[i][0] for i in self.by_first]
         self.older = [list[int]() for _ in range(max((last for _, last in spans), default=-1) + 1)]
         for i in self.by_first:
             for step in range(spans[i][0] + 1, spans[i][1] + 1):
                 self.older[step].append(i)
-        self.work = 0
         self._fill_tiers(depth_of)
 
     def _fill_tiers(self, depth_of: Sequence[int]) -> None:
@@ -200,33 +206,49 @@ class _Problem:
     def _usage(self, depth_of: Sequence[int], depth: int) -> list[int]:
         return live_usage(self.spans, [size if d <= depth else 0 for size, d in zip(self.sizes, depth_of, strict=True)])
 
+    def comes_last(self, i: int) -> bool:
+        """Whether a buffer is placed behind the others of its tier."""
+        return len(self.floor) > 1 and self.spans[i][0] == self.spans[i][1]
+
     def ranked(self, weight: Callable[[int], float]) -> list[list[int]]:
         """The buffers to be placed, tier by tier, by weight; in ties the one that begins earlier is first."""
         open_ = [i for i in self.by_first if i not in self.given]
         return [
-            sorted((i for i in open_ if self.tier_of[i] == tier), key=weight, reverse=True)
+            sorted(
+                (i for i in open_ if self.tier_of[i] == tier),
+                key=lambda i: 0.0 if self.comes_last(i) else weight(i),
+                reverse=True,
+            )
             for tier in range(len(self.floor))
         ]
 
     def advanced(self, tier: int, order: Sequence[int], offsets: Sequence[int]) -> list[int]:
         """The order of a tier in which what ended above its live peak is half way to the front."""
-        late = [offsets[i] + self.sizes[i] > self.floor[tier] for i in order]
+        late = [offsets[i] >= 0 and offsets[i] + self.sizes[i] > self.floor[tier] for i in order]
         keys = {i: (k // 2, 0) if is_late else (k, 1) for k, (i, is_late) in enumerate(zip(order, late, strict=True))}
         return sorted(order, key=keys.__getitem__)
 
-    def placed(self, order: Iterable[int], choose: Callable[[list[_Slot], int, int], int]) -> Placement:
-        """Every buffer of an order where `choose` puts it, among the placed ones that overlap it in time."""
+    def overlaps(self) -> int:
+        """How often one buffer is looked at for another, when all are placed."""
+        return sum(len(self.near(i)) for i in self.by_first)
+
+    def near(self, i: int) -> list[int]:
+        """The buffers that overlap one in time, itself among them."""
+        first, last = self.spans[i]
+        begun = self.by_first[bisect_left(self.first_at, first) : bisect_right(self.first_at, last)]
+        return [*self.older[first], *begun]
+
+    def placed(self, order: Iterable[int], choose: Choose, limit: float) -> Placement:
+        """Every buffer of an order where `choose` puts it, until the arena is not below `limit`."""
         offsets = [self.given.get(i, -1 if size > 0 else 0) for i, size in enumerate(self.sizes)]
         arena = max((offsets[i] + self.sizes[i] for i in self.given if self.sizes[i] > 0), default=0)
         for i in order:
             if offsets[i] >= 0:
                 continue  # given
-            first, last = self.spans[i]
-            begun = self.by_first[bisect_left(self.first_at, first) : bisect_right(self.first_at, last)]
-            self.work += len(begun) + len(self.older[first])
-            live = (j for j in (*self.older[first], *begun) if offsets[j] >= 0)
-            slots = sorted(_Slot(offsets[j], offsets[j] + self.sizes[j]) for j in live)
-            offsets[i] = choose(slots, self.sizes[i], arena)
+            if arena >= limit:
+                break
+            slots = sorted(_Slot(offsets[j], offsets[j] + self.sizes[j]) for j in self.near(i) if offsets[j] >= 0)
+            offsets[i] = choose(self, i, slots, arena)
             arena = max(arena, offsets[i] + self.sizes[i])
         return Placement(arena, tuple(offsets))
 
@@ -239,8 +261,11 @@ def _smaller(a: Placement, b: Placement) -> Placement:
     return b if b.arena < a.arena else a
 
 
-def _lowest(live: Sequence[_Slot], size: int, _: int) -> int:
-    """The begin of the lowest gap that holds `size` bytes."""
+def _lowest(problem: _Problem, i: int, live: Sequence[_Slot], _: int) -> int:
+    """The begin of the lowest gap; of a buffer that comes last, on top if that is below its tier's live peak."""
+    size, top = problem.sizes[i], max((slot.end for slot in live), default=0)
+    if problem.comes_last(i) and top + size <= problem.floor[problem.tier_of[i]]:
+        return top
     end = 0
     for slot in live:
         if slot.begin - end >= size:
@@ -249,11 +274,11 @@ def _lowest(live: Sequence[_Slot], size: int, _: int) -> int:
     return end
 
 
-def _best_fit(live: Sequence[_Slot], size: int, arena: int) -> int:
+def _best_fit(problem: _Problem, i: int, live: Sequence[_Slot], arena: int) -> int:
     """The begin of the smallest gap, the one at the arena's end included; where none is large enough, behind all."""
     gaps, end = list[tuple[int, int]](), 0
     for slot in (*live, _Slot(arena, arena)):
-        if slot.begin - end >= size:
+        if slot.begin - end >= problem.sizes[i]:
             gaps.append((slot.begin - end, end))
         end = max(end, slot.end)
     return min(gaps, default=(0, max((slot.end for slot in live), default=0)))[1]
@@ -261,19 +286,22 @@ def _best_fit(live: Sequence[_Slot], size: int, arena: int) -> int:
 
 def _search(problem: _Problem) -> Placement:
     """The smallest arena of the orders that are tried, in turns."""
-    by_product = problem.ranked(lambda i: float(problem.most[i]) * float(problem.sizes[i]))
-    by_usage = problem.ranked(lambda i: float(problem.most[i]))
-    orders = [by_product, by_usage] if len(problem.floor) == 1 else [by_usage, by_product]
+    orders = [
+        problem.ranked(lambda i: float(problem.most[i]) * float(problem.sizes[i])),
+        problem.ranked(lambda i: float(problem.most[i])),
+    ]
     peak = problem.floor[-1]
-    best: Placement | None = None
-    for _ in range(1 if problem.given else ROUNDS):
-        for k, order in enumerate(orders):
-            found = problem.placed(chain(*order), _lowest)
-            best = found if best is None else _smaller(best, found)
-            if best.arena <= peak + peak // ENOUGH or problem.work > WORK:
-                return best
-            orders[k] = [problem.advanced(tier, part, found.offsets) for tier, part in enumerate(order)]
-    assert best is not None
+    enough = peak + peak // (ENOUGH if len(problem.floor) == 1 else 2 * DEPTH_COST)
+    most = min(len(orders) * ROUNDS, 1 + WORK // max(1, problem.overlaps()))
+    best, limit = _NOTHING, math.inf
+    for k in range(most if problem.tries_again else len(orders)):
+        order = orders[k % len(orders)]
+        found = problem.placed(chain(*order), _lowest, limit)
+        if found.arena < limit:
+            best, limit = found, found.arena
+        if limit <= enough:
+            break
+        orders[k % len(orders)] = [problem.advanced(t, part, found.offsets) for t, part in enumerate(order)]
     return best
 
 
@@ -282,7 +310,7 @@ def _place_together(problem: _Problem) -> Placement:
     found = _search(problem)
     if found.arena <= problem.floor[0]:
         return found
-    return _smaller(found, problem.placed(problem.by_first, _best_fit))
+    return _smaller(found, problem.placed(problem.by_first, _best_fit, found.arena))
 
 
 def _spans(ranges: Sequence[LiveRange]) -> list[Span]:

@@ -26,7 +26,7 @@ Place = Callable[[Sequence[Span], Sequence[int]], memory.Placement]
 def arena(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("arena")
     host = target.host()
-    built = target.compile_objects(host, [target.RUNTIME / "arena.c"], (), folder)
+    built = target.compile_objects(host, [target.RUNTIME / name for name in ("arena.c", "placing.c")], (), folder)
     library = ctypes.CDLL(str(target.link_shared(host, built, folder / "arena.so")))
     library.sod2_place_peak_first.restype = ctypes.c_int64
     library.sod2_place_best_fit.restype = ctypes.c_int64

@@ -23,7 +23,7 @@ TESTS = Path(__file__).parent
 WEIGHTS = np.array([1.5, -2.0, 0.25], np.float32)
 DIGEST = b"0123456789abcdef0123456789abcdef"
 OK, ERROR_FILE, ERROR_INPUT, ERROR_MEMORY = range(4)
-MODEL = ("model.c", "plan.c", "mapping.c", "weights.c", "arena.c", "blocks.c", "threads.c")
+MODEL = ("model.c", "plan.c", "mapping.c", "weights.c", "arena.c", "placing.c", "blocks.c", "threads.c")
 BENCH = (*MODEL, "bench.c", "npy.c", "protocol.c")
 PAGE = mmap.PAGESIZE
 

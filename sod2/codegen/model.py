@@ -23,7 +23,9 @@ from sod2.rdp import Analysis
 from sod2.storage import Carry, Copy, Hold, Materialize, Stack, Step
 from sod2.symbolic import Dim
 
-_MODEL = Template((Path(__file__).parent / "templates" / "model.c.in").read_text())
+_TEMPLATES = Path(__file__).parent / "templates"
+_MODEL = Template((_TEMPLATES / "model.c.in").read_text())
+_DECISIONS = Template((_TEMPLATES / "decisions.c.in").read_text())
 
 
 def emit(emission: Emission) -> None:
@@ -83,7 +85,7 @@ def source(
         kernels="\n".join(text.replace("@name@", name) for text, name in emission.kernels.items()),
         steps="\n".join(emission.functions),
         run=_run(storage.steps, emission),
-        sizers="\n".join(emission.sizers.values()),
+        decisions=_decisions(emission),
         sizes=_sizes(emission, 0),
         stages=_stages(emission, guards),
         follower=f"extern const sod2_program {_program_name(table + 1)};\n" if more else "",
@@ -158,18 +160,40 @@ def _opening(predicate: str, branch: bool, emission: Emission) -> str:
 
 def _sizes(emission: Emission, stage: int) -> str:
     """What is evaluated at a stage: the expressions, sizes and decisions that are known from there on."""
-    buffers, steps = len(emission.storage.buffers), len(emission.storage.steps)
-    expressions = [(d, k) for d, k in emission.expressions.items() if emission.stage(d) == stage]
-    lines = [f"plan[CHOICES + {k}] = {emission.formula(d)};" for d, k in expressions]
-    sizes = [(k, b.size) for k, b in enumerate(emission.storage.buffers) if emission.stage(b.size) == stage]
-    lines += [f"bytes[{k}] = {emission.formula(size)};" for k, size in sizes]
-    sizers = [number for number in emission.sizers if emission.stage_of_step(number) == stage]
-    if sizers:
-        lines.append(f"int64_t allowance[{steps + 1}];")
-        lines.append(f"sod2_allowances({buffers}, {steps}, ranges, bytes, allowance);")
-    arguments = "sym, weights, threads, plan, bytes"
-    lines += [f"bind_{number}({arguments}, allowance[{number}]);" for number in sizers]
+    lines: list[str] = []
+    shared: dict[str, str] = {}
+
+    def share(operation: str) -> str:
+        if operation not in shared:
+            shared[operation] = f"v{len(shared)}"
+            lines.append(f"const int64_t {shared[operation]} = {operation};")
+        return shared[operation]
+
+    sizes = [(f"plan[CHOICES + {k}]", d) for d, k in emission.expressions.items()]
+    sizes += [(f"bytes[{k}]", b.size) for k, b in enumerate(emission.storage.buffers)]
+    for place, dim in sizes:
+        if emission.stage(dim) == stage:
+            value = emission.formula(dim, share)
+            lines.append(f"{place} = {value};")
+    stages = [emission.stage_of_step(number) for number in emission.decisions]
+    first, last = sum(s < stage for s in stages), sum(s <= stage for s in stages)
+    if first < last:
+        lines.append(f"decide({first}, {last}, sym, weights, threads, plan, bytes);")
     return "".join(f"  {line}\n" for line in lines)
+
+
+def _decisions(emission: Emission) -> str:
+    """The functions that decide when sizes are known, and the table of decisions, by stage; empty without any."""
+    if not emission.decisions:
+        return ""
+    unused = "  (void)sym, (void)plan, (void)weights, (void)threads, (void)allowance, (void)choice, (void)scratch;\n"
+    functions = "".join(f"SOD2_DECIDE({name}) {{\n{unused}{body}\n}}\n" for body, name in emission.deciders.items())
+    ordered = sorted(emission.decisions.items(), key=lambda entry: emission.stage_of_step(entry[0]))
+    entries = "".join(f"{{{name}, {step}, {choice}, {scratch}}},\n" for step, (name, choice, scratch) in ordered)
+    return _DECISIONS.substitute(
+        functions=functions, entries=entries,
+        buffers=len(emission.storage.buffers), steps=len(emission.storage.steps),
+    )  # fmt: skip
 
 
 def _stages(emission: Emission, guards: Sequence[tuple[int, str, str]]) -> str:

@@ -40,7 +40,8 @@ class Emission:
     weights: Weights = field(default_factory=Weights)
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
-    sizers: dict[int, str] = field(default_factory=dict)  # step -> the function that decides when a shape is bound
+    deciders: dict[str, str] = field(default_factory=dict)  # body of a function that decides at bind -> its name
+    decisions: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # step -> decider, first choice, scratch
     choices: int = 0
     expressions: dict[Dim, int] = field(default_factory=dict)  # sizes, in the order of their first use
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
@@ -74,10 +75,10 @@ class Emission:
             return text
         return f"plan[CHOICES + {self.expressions.setdefault(dim, len(self.expressions))}]"
 
-    def formula(self, dim: Dim) -> str:
-        """C expression of a dim over `sym`; overflow is reported through `o`."""
+    def formula(self, dim: Dim, share: Callable[[str], str] = str) -> str:
+        """C expression of a dim over `sym`, its operations given to `share`; overflow is reported through `o`."""
         try:
-            return to_c(dim, self.symbol)
+            return to_c(dim, self.symbol, share)
         except OverflowError as error:
             raise UnsupportedError(f"a size of the model does not fit: {error}") from None
 
@@ -199,22 +200,18 @@ class Emission:
         running = StepCall(self, number, node, epilogue, binding=False)
         statements = rule(node, running, x, y)
         self.function(number, [*lines, *running.lines, statements])
-        first_choice = self.choices
         binding = StepCall(self, number, node, epilogue, binding=True)
         rule(node, binding, x, y)
         if binding.decides:
-            self.sizer(number, binding.lines)
-        self.choices = first_choice + binding.choice_count
+            self.decide(number, binding.lines, choices=binding.choice_count, scratch=running.scratch_count)
 
-    def sizer(self, number: int, blocks: Sequence[str]) -> None:
-        """The function that takes a step's decisions when a shape is bound."""
+    def decide(self, number: int, blocks: Sequence[str], choices: int, scratch: int) -> None:
+        """Let a step decide so much at bind; its scratch was reserved last. Equal decisions are one function."""
         body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
-        self.sizers[number] = (
-            f"static void bind_{number}(const int64_t *sym, const char *weights, int threads, int64_t *plan,\n"
-            "                   int64_t *bytes, int64_t allowance) {\n"
-            "  (void)sym, (void)weights, (void)threads, (void)plan, (void)bytes, (void)allowance;\n"
-            f"{body}\n}}\n"
-        )
+        decider = self.deciders.setdefault(body, f"decide_{len(self.deciders)}")
+        first_scratch = len(self.storage.buffers) + len(self.scratch) - scratch
+        self.decisions[number] = decider, self.choices, first_scratch
+        self.choices += choices
 
     def reserve(self, name: str, step: int) -> int:
         """Number of a new scratch buffer that lives during one step."""
@@ -281,26 +278,24 @@ class StepCall:
 
     def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
         offset = self.emission.weights.add(self.node.inputs[operand], layout, pack)
-        return f"(const float *)({'weights' if self.binding else 's->weights'} + {offset})"
+        return "(const float *)weights" if self.binding else f"(const float *)(s->weights + {offset})"
 
     def scratch(self, text: str) -> str:
         number = self.scratch_count
         self.scratch_count += 1
-        storage, emission = self.emission.storage, self.emission
-        name = f"scratch {number} of step {self.step}"
         if not self.binding:
-            return f"(void *)s->buffer[{emission.reserve(name, self.step)}]"
-        index = len(storage.buffers) + [n for n, _ in emission.scratch].index(name)
-        self.lines.append(f"bytes[{index}] = {text};")
-        return f"(void *)s->buffer[{index}]"
+            name = f"scratch {number} of step {self.step}"
+            return f"(void *)s->buffer[{self.emission.reserve(name, self.step)}]"
+        self.lines.append(f"scratch[{number}] = {text};")
+        return "NULL"
 
     def choice(self, text: str) -> str:
-        number = self.emission.choices + self.choice_count
+        number = self.choice_count
         self.choice_count += 1
         if not self.binding:
-            return f"plan[{number}]"
-        self.lines.append(f"plan[{number}] = {text};")
-        return f"plan[{number}]"
+            return f"plan[{self.emission.choices + number}]"
+        self.lines.append(f"choice[{number}] = {text};")
+        return f"choice[{number}]"
 
     def epilogue(self) -> tuple[str, str]:
         if self.fused is None:

@@ -53,12 +53,11 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     )
     emission.function(number, loop.splitlines())
     decisions = [
-        f"{v1} = sod2_conv_choose(&first, threads);",
-        f"{v2} = sod2_conv_choose(&second, threads);",
-        f"bytes[{scratch}] = sod2_stream_scratch(&first, &second, (int){v1}, (int){v2}, threads);",
+        "choice[1] = sod2_conv_choose(&first, threads);",
+        "choice[2] = sod2_conv_choose(&second, threads);",
+        "scratch[0] = sod2_stream_scratch(&first, &second, (int)choice[1], (int)choice[2], threads);",
     ]
-    emission.sizer(number, [bound, *decisions])
-    emission.choices += 3
+    emission.decide(number, [bound, *decisions], choices=3, scratch=1)
 
 
 def _struct(name: str, call: StepCall) -> str:

@@ -20,6 +20,14 @@
 #include "stream.h"
 #include "tile.h"
 
+/* What a step decides when its sizes are known: kernel versions, and bytes of scratch, of which `allowance` cost no peak.
+   Steps that decide alike share the function. */
+#define SOD2_DECIDE(name)                                                                                          \
+  static void name(const int64_t *sym, const int64_t *plan, const char *weights, int threads, int64_t allowance,   \
+                   int64_t *choice, int64_t *scratch)
+typedef void sod2_decide(const int64_t *sym, const int64_t *plan, const char *weights, int threads, int64_t allowance,
+                         int64_t *choice, int64_t *scratch);
+
 /* The begin of a branch. */
 #define SOD2_ENTER(depth)                      \
   do {                                         \

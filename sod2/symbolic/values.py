@@ -86,39 +86,41 @@ def _reader(env: Mapping[str, int]) -> Callable[[str], int]:
 # ---- C ---------------------------------------------------------------------------------------------------------------
 
 
-def to_c(dim: DimLike, name: Callable[[str], str]) -> str:
+def to_c(dim: DimLike, name: Callable[[str], str], share: Callable[[str], str] = str) -> str:
     """A C expression of type int64_t. `name` gives the C expression of a symbol.
 
     It calls sod2_add, sod2_sub, sod2_mul, sod2_div and sod2_mod of kernel.h, each with a last argument `o`, the
     `int *overflow` in scope, and sod2_imin and sod2_imax. Raises OverflowError for a constant beyond 64 bits.
+    `share` gets each operation that is always evaluated, its operands shared already, and gives what stands for it.
     """
 
-    def of_atom(atom: Atom) -> str:
+    def of_atom(atom: Atom, share: Callable[[str], str]) -> str:
         if isinstance(atom, Symbol):
             return name(atom.name)
-        texts = [_c_sum(a, of_atom) for a in atom.args]
+        if atom.op == "bcast":  # evaluates its arguments one by one, as far as it must
+            texts = [_c_sum(a, of_atom, str) for a in atom.args]
+            return share(reduce(lambda tail, x: f"({x} == 1 ? {tail} : {x})", reversed(texts)))
+        texts = [_c_sum(a, of_atom, share) for a in atom.args]
         match atom.op:
             case "floordiv":
-                return f"sod2_div({texts[0]}, {texts[1]}, o)"
-            case "bcast":
-                return reduce(lambda tail, x: f"({x} == 1 ? {tail} : {x})", reversed(texts))
+                return share(f"sod2_div({texts[0]}, {texts[1]}, o)")
             case "mod" | "mul":
-                return f"sod2_{atom.op}({texts[0]}, {texts[1]}, o)"
+                return share(f"sod2_{atom.op}({texts[0]}, {texts[1]}, o)")
             case _:
-                return reduce(lambda x, y: f"sod2_i{atom.op}({x}, {y})", texts)
+                return reduce(lambda x, y: share(f"sod2_i{atom.op}({x}, {y})"), texts)
 
-    return _c_sum(as_dim(dim), of_atom)
+    return _c_sum(as_dim(dim), of_atom, share)
 
 
-def _c_sum(dim: Dim, of_atom: Callable[[Atom], str]) -> str:
+def _c_sum(dim: Dim, of_atom: Callable[[Atom, Callable[[str], str]], str], share: Callable[[str], str]) -> str:
     text = ""
     for monomial, c in sorted(dim.terms, key=lambda term: term[1] < 0):
         subtract = bool(text) and c < 0
         weight = -c if subtract else c
-        factors = [of_atom(a) for a in monomial]
+        factors = [of_atom(a, share) for a in monomial]
         factors += [_c_literal(weight)] if weight != 1 or not monomial else []
-        term = reduce(lambda x, y: f"sod2_mul({x}, {y}, o)", factors)
-        text = f"sod2_{'sub' if subtract else 'add'}({text}, {term}, o)" if text else term
+        term = reduce(lambda x, y: share(f"sod2_mul({x}, {y}, o)"), factors)
+        text = share(f"sod2_{'sub' if subtract else 'add'}({text}, {term}, o)") if text else term
     return text or "0"
 
 

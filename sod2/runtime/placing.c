@@ -1,0 +1,156 @@
+/* Gaps: where a buffer fits among the placed ones that live at the same time. See placing.h.
+
+   Most buffers need no search. Of each step it is known how far what is placed there reaches, `top`, and up to where it
+   leaves no gap, `full`: a buffer lies between the largest of both, which often are the same. */
+#include "placing.h"
+
+#define FEW 16 /* near buffers that are sorted */
+
+/* Numbers of the buffers that are not empty, by step: counts at [step + 1] become places, which are then filled. */
+void sod2_list_overlaps(sod2_placing *p) {
+  int32_t *first_at = p->first_at, *older_at = p->older_at;
+  memset(first_at, 0, sizeof *first_at * ((size_t)p->steps + 2));
+  memset(older_at, 0, sizeof *older_at * ((size_t)p->steps + 2));
+  for (int32_t i = 0; i < p->buffers; i++) {
+    if (p->bytes[i] == 0) continue;
+    first_at[p->range[i].first + 1]++;
+    for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) older_at[step + 1]++;
+  }
+  for (int32_t step = 0; step < p->steps; step++) {
+    first_at[step + 1] += first_at[step];
+    older_at[step + 1] += older_at[step];
+  }
+  for (int32_t i = 0; i < p->buffers; i++)
+    if (p->bytes[i] > 0) p->by_first[first_at[p->range[i].first]++] = i;
+  for (int32_t j = 0; j < first_at[p->steps]; j++) {
+    int32_t i = p->by_first[j];
+    for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) p->older[older_at[step]++] = i;
+  }
+  for (int32_t step = p->steps; step > 0; step--) { /* each place has moved to where the next step's begin */
+    first_at[step] = first_at[step - 1];
+    older_at[step] = older_at[step - 1];
+  }
+  first_at[0] = older_at[0] = 0;
+}
+
+int64_t sod2_overlaps(const sod2_placing *p) {
+  int64_t overlaps = 0;
+  for (int32_t j = 0; j < p->first_at[p->steps]; j++) {
+    const sod2_range live = p->range[p->by_first[j]];
+    overlaps += p->older_at[live.first + 1] - p->older_at[live.first];
+    overlaps += p->first_at[live.last + 1] - p->first_at[live.first];
+  }
+  return overlaps;
+}
+
+/* Fills p->near with what ends above `floor` and returns their number. */
+static int32_t gather(sod2_placing *p, int32_t buffer, const sod2_slot *slots, int64_t floor) {
+  sod2_range live = p->range[buffer];
+  int32_t found = 0;
+  const int32_t *begin[2] = {p->older + p->older_at[live.first], p->by_first + p->first_at[live.first]};
+  const int32_t *end[2] = {p->older + p->older_at[live.first + 1], p->by_first + p->first_at[live.last + 1]};
+  for (int part = 0; part < 2; part++)
+    for (const int32_t *other = begin[part]; other < end[part]; other++) {
+      p->near[found] = slots[*other];
+      found += slots[*other].end > floor; /* no branch: it would be mispredicted */
+    }
+  return found;
+}
+
+/* Sorts the near buffers by insertion: they are few. */
+static void sort_near(sod2_placing *p, int32_t count) {
+  for (int32_t i = 1; i < count; i++) {
+    sod2_slot moved = p->near[i];
+    int32_t j = i;
+    for (; j > 0 && p->near[j - 1].begin > moved.begin; j--) p->near[j] = p->near[j - 1];
+    p->near[j] = moved;
+  }
+}
+
+/* The lowest gap of so many bytes from `begin` on among the near buffers. Where they are many, again and again all are
+   looked at, which vector units do faster than sorting: what lies in the way ends before every later begin. */
+static int64_t lowest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64_t begin) {
+  if (count <= FEW) {
+    sort_near(p, count);
+    for (int32_t j = 0; j < count && p->near[j].begin - begin < bytes; j++) begin = sod2_imax(begin, p->near[j].end);
+    return begin;
+  }
+  for (int64_t next = begin;; begin = next) {
+    for (int32_t j = 0; j < count; j++) {
+      sod2_slot other = p->near[j];
+      int meets = (other.begin < begin + bytes) & (other.end > begin);
+      next = sod2_imax(next, meets ? other.end : 0);
+    }
+    if (next == begin) return begin;
+  }
+}
+
+/* The smallest gap among the near buffers, the free bytes at the arena's end included; where none is large enough, the
+   place behind them. */
+static int64_t smallest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64_t arena) {
+  sort_near(p, count);
+  int64_t end = 0, best = INT64_MAX, begin = 0;
+  for (int32_t j = 0; j < count; j++) {
+    int64_t gap = p->near[j].begin - end;
+    if (gap >= bytes && gap < best) best = gap, begin = end;
+    end = sod2_imax(end, p->near[j].end);
+  }
+  return best == INT64_MAX || (arena - end >= bytes && arena - end < best) ? end : begin;
+}
+
+/* The lowest place of a buffer; of one that comes last, on top of the others if that is below the tier's live peak. */
+static int64_t lowest(sod2_placing *p, int32_t buffer, int32_t tier, const sod2_slot *slots) {
+  const sod2_range live = p->range[buffer];
+  int64_t top = 0, full = 0;
+  for (int32_t step = live.first; step <= live.last; step++) {
+    top = sod2_imax(top, p->top[step]);
+    full = sod2_imax(full, p->full[step]);
+  }
+  if (top == full || (sod2_comes_last(p, buffer) && top + p->bytes[buffer] <= p->floor[tier])) return top;
+  return lowest_gap(p, gather(p, buffer, slots, full), p->bytes[buffer], full);
+}
+
+/* Puts a buffer somewhere. Returns where it ends. */
+static int64_t put(sod2_placing *p, int32_t buffer, int64_t begin, sod2_slot *slots) {
+  const sod2_range live = p->range[buffer];
+  const int64_t end = begin + p->bytes[buffer];
+  slots[buffer] = (sod2_slot){begin, end};
+  for (int32_t step = live.first; step <= live.last; step++) {
+    p->top[step] = sod2_imax(p->top[step], end);
+    p->full[step] = p->full[step] < begin ? p->full[step] : sod2_imax(p->full[step], end);
+  }
+  return end;
+}
+
+/* Only what is given lies somewhere, and buffers that are empty, which are in no list. Returns the arena that it needs. */
+static int64_t clear(sod2_placing *p, const int64_t *offset, sod2_slot *slots) {
+  int64_t arena = 0;
+  memset(p->top, 0, sizeof *p->top * (size_t)p->steps);
+  memset(p->full, 0, sizeof *p->full * (size_t)p->steps);
+  for (int32_t i = 0; i < p->buffers; i++) {
+    const int is_given = p->given != NULL && p->given[i], is_empty = p->bytes[i] == 0;
+    slots[i].begin = slots[i].end = is_given ? offset[i] : is_empty ? 0 : -1;
+    if (is_given && !is_empty) arena = sod2_imax(arena, put(p, i, offset[i], slots));
+  }
+  return arena;
+}
+
+int64_t sod2_place_order(sod2_placing *p, const int32_t *order, const int64_t *offset, int64_t limit,
+                         sod2_slot *slots) {
+  int64_t arena = clear(p, offset, slots);
+  for (int32_t tier = 0, i = 0; tier < p->tiers; tier++)
+    for (; i < p->tier_end[tier] && arena < limit; i++)
+      arena = sod2_imax(arena, put(p, order[i], lowest(p, order[i], tier, slots), slots));
+  return arena;
+}
+
+int64_t sod2_place_in_time(sod2_placing *p, const int64_t *offset, int64_t limit, sod2_slot *slots) {
+  int64_t arena = clear(p, offset, slots);
+  for (int32_t j = 0; j < p->first_at[p->steps] && arena < limit; j++) {
+    const int32_t i = p->by_first[j];
+    if (slots[i].begin >= 0) continue; /* given */
+    const int64_t begin = smallest_gap(p, gather(p, i, slots, 0), p->bytes[i], arena);
+    arena = sod2_imax(arena, put(p, i, begin, slots));
+  }
+  return arena;
+}
