@@ -24,6 +24,7 @@ from figures import (
     first_run,
     layout,
     matrix,
+    provenance,
     table1,
     table5,
     table6,
@@ -94,6 +95,24 @@ def measured() -> list[Row]:
         Row("host", "cpu", "ort", "skipnet", "failed", "died of SIGSEGV", sample=1),
         Row("host", "cpu", "ort-all", "skipnet", "unsupported", "no If"),
     ]
+
+
+def test_the_first_of_several_inferences_in_a_turn_is_no_repeat() -> None:
+    """Two rounds of three; with one inference a turn, the same first ones count."""
+    times = {0: (99.0,), 1: (50.0, 1.0, 2.0), 2: (60.0, 4.0, 5.0)}
+    several = PROTOCOL | {"inferences": 3}
+    found = [
+        dataclasses.replace(inference("ort", "m", 3, n, ms=ms, mib=1), place=place, protocol=several)
+        for n, turn in times.items()
+        for place, ms in enumerate(turn)
+    ]
+    assert data.latency_ms(found) == {3: 3.0}
+    assert data.rounds(found) == {3: {1: 1.5, 2: 4.5}}
+    assert data.first_ms(found) == {3: 99.0}
+    said = "2 repeats, each of 3 inferences in a row of which the first does not count, engines interleaved."
+    assert said in provenance.caption(HOST, found)
+    alone = [dataclasses.replace(row, protocol=PROTOCOL) for row in found if row.place == 0]
+    assert data.latency_ms(alone) == {3: 55.0}
 
 
 def test_latency_is_the_median_of_repeats_and_memory_the_peak_of_all_runs() -> None:
