@@ -377,6 +377,26 @@ def test_the_fastest_other_engine(config: dict[str, Any], tmp_path: Path) -> Non
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_a_hole_is_left_to_the_other_engines(config: dict[str, Any]) -> None:
+    """An engine without the model, and one without a sample, are footnotes of the model; another one is the fastest."""
+    config["engines"] |= {name: {**config["engines"]["ort"], "title": name.title()} for name in ("none", "half")}
+    rows = [
+        dataclasses.replace(row, shape=[[1, sample]])
+        for engine, latency in (("sod2", 1), ("ort", 2), ("half", 3))
+        for sample in range(1 if engine == "half" else 2)
+        for row in runs(engine, "codebert", sample, 9, latency, latency)
+    ]
+    rows.append(Row("host", "cpu", "none", "codebert", "unsupported", "no such operator"))
+    rows.append(Row("host", "cpu", "half", "codebert", "failed", "died", sample=1))
+    table = fastest.table(config, rows, HOST)
+    line = next(line for line in table.body if line[0].text == "CodeBERT")
+    assert [cell.text for cell in line[1:3]] == ["ORT", "2.00×"]
+    assert [table.notes["abc".index(mark)] for mark in line[1].marks] == [
+        "None on CodeBERT: unsupported: no such operator.",
+        "Half on CodeBERT: 1 of 2 samples failed: died.",
+    ]
+
+
 def test_engines_in_full(config: dict[str, Any]) -> None:
     small, large = runs("ort", "codebert", 4, 9, 1, 1), runs("ort", "codebert", 2, 30, 10, 20, 30, mib=3)
     large = [dataclasses.replace(row, weight_bytes=7 * MIB, hwm_bytes=90 * MIB, own_bytes=5 * MIB) for row in large]
