@@ -128,22 +128,17 @@ def _chart(shares: Mapping[str, Mapping[str, float | None]], engines: Mapping[st
 def _peak(rows: Sequence[Row], body: Sequence[Sequence[Cell]], ceiling: Ceiling) -> str:
     """What the machine does at most, and what there is to hold its peak against."""
     clock, threads = max(found["clock"] for found in _limits(rows)), max(row.threads or 1 for row in rows)
-    cycle = ceiling.flops / clock / threads
-    text = (
-        f"At most {ceiling.flops / 1e9:.0f} GFLOP/s, {cycle:.1f} in a cycle of each thread at {clock / 1e9:.2f} GHz; "
-    )
-    text += f"{ceiling.bandwidth[-1] / 1e9:.0f} GB/s from memory. "
+    cycle = f"{ceiling.flops / clock / threads:.1f} in a cycle of each thread at {clock / 1e9:.2f} GHz"
+    text = f"At most {ceiling.flops / 1e9:.0f} GFLOP/s, {cycle}; {ceiling.bandwidth[-1] / 1e9:.0f} GB/s from memory. "
     shares = []
     for name, size, gflop, _, *times in body:
         known = [float(cell.value) for cell in times[: -len(RATES)] if cell.value is not None]
         if OPERATORS[name.text].kind in (ONE, MATRIX) and known:
             shares.append((1e15 * float(gflop.value) / min(known) / ceiling.flops, name.text, size.text))
-    if not shares:
-        return text
-    share, where, size = max(shares)
-    return (
-        text + f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of it ({where} at {size}). "
-    )
+    if shares:
+        share, where, size = max(shares)
+        text += f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of it ({where} at {size}). "
+    return text
 
 
 def _verdict(body: Sequence[Sequence[Cell]]) -> str:
