@@ -1,10 +1,10 @@
 """Measuring one model on one device: every engine of the configuration, interleaved, so that rows are comparable.
 
-For every sample, by ascending size, and every round, each engine gets its turn of one inference; who begins rotates.
-Slow changes of the machine (heat, frequency, neighbours) then meet all engines alike. Round 0 is the first run at the
-sample's shape; its outputs, and those of the last round, are compared with the reference before any latency of the
-engine on that sample counts. Outputs that belong to another control path cost the engine that sample, with the status
-`path differs`: its time is that of other work.
+For every sample, by ascending size, and every round, each engine gets its turn of one inference, or of
+`protocol.inferences` in a row; who begins rotates. Slow changes of the machine (heat, frequency, neighbours) then meet
+all engines alike. Round 0 is the first run at the sample's shape, one inference; its outputs, and those of the last
+round, are compared with the reference before any latency of the engine on that sample counts. Outputs that belong to
+another control path cost the engine that sample, with the status `path differs`: its time is that of other work.
 
 A failing engine costs its own rows only: the sample gets one `failed` row, and the next sample a new process. An
 engine whose process failed twice in a row is not tried again. A sample during which the device was lost, or lost speed
@@ -40,8 +40,9 @@ ATTEMPTS = 2
 class Protocol:
     """How often and within which limits; `samples`, `selection` and `seed` chose the samples and are only recorded.
 
-    With `roofline`, what the device does at most is measured beside every sample and becomes a fact of its rows. An
-    engine whose first inference of a sample took over `slow_s` seconds has one repeat of it instead of `repeats`.
+    `repeats` are the rounds after a sample's first run, `inferences` those of each turn in them. With `roofline`, what
+    the device does at most is measured beside every sample and becomes a fact of its rows. An engine whose first
+    inference of a sample took over `slow_s` seconds has one round after it instead of `repeats`.
     """
 
     samples: int
@@ -53,14 +54,15 @@ class Protocol:
     cores: str = "all"
     roofline: bool = False
     slow_s: float | None = None
+    inferences: int = 1
 
     @property
     def limits(self) -> Limits:
         return Limits(self.time_limit_s, int(self.memory_limit_gib * 2**30))
 
-    def last_round(self, lines: Sequence[Answer]) -> int:
-        """The number of an engine's last round of a sample, of which it has given these lines."""
-        slow = bool(lines) and self.slow_s is not None and lines[0]["latency_ns"] > self.slow_s * 1e9
+    def last_round(self, turns: Sequence[Sequence[Answer]]) -> int:
+        """The number of an engine's last round of a sample, of which it has had these turns."""
+        slow = bool(turns) and self.slow_s is not None and turns[0][0]["latency_ns"] > self.slow_s * 1e9
         return 1 if slow else self.repeats
 
 
@@ -73,7 +75,7 @@ class Contender:
     session: Session | PhoneSession | None = None
     failures: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
-    lines: list[Answer] = field(default_factory=list)
+    turns: list[list[Answer]] = field(default_factory=list)
     error: float | None = None
     status: str = "ok"
     reason: str | None = None
@@ -198,33 +200,34 @@ class Measurement:
     def _sample(self, contenders: Sequence[Contender], sample: Sample, progress: Progress) -> Iterator[Row]:
         """All rounds of one sample."""
         for contender in contenders:
-            contender.lines, contender.error, contender.status, contender.reason = [], None, "ok", None
+            contender.turns, contender.error, contender.status, contender.reason = [], None, "ok", None
             if contender.failures >= ATTEMPTS:
                 contender.fail(f"not tried after {ATTEMPTS} failures in a row")
         for number in range(self.protocol.repeats + 1):
             start = number % max(1, len(contenders))
             for contender in (*contenders[start:], *contenders[:start]):
-                if contender.reason is None and number <= self.protocol.last_round(contender.lines):
+                if contender.reason is None and number <= self.protocol.last_round(contender.turns):
                     self._turn(contender, sample, number)
             progress.report(sample, number, " ".join(f"{c.bundle.engine} {_latest(c)}" for c in contenders))
         for contender in contenders:
             yield from self._finish(contender, sample)
 
     def _turn(self, contender: Contender, sample: Sample, number: int) -> None:
-        """One inference; its line is kept, or the reason why there is none."""
-        checked = number in (0, self.protocol.last_round(contender.lines))
+        """The inferences of one round; their lines are kept, or the reason why there are none."""
+        checked = number in (0, self.protocol.last_round(contender.turns))
+        count = self.protocol.inferences if number > 0 else 1
         try:
             if contender.session is None:
                 self._start(contender)
             assert contender.session is not None
-            (line,) = contender.session.run(sample.index, 1, self.outputs if checked else None)
+            lines = contender.session.run(sample.index, count, self.outputs if checked else None)
         except EngineFailure as failure:
             contender.session = None
             contender.failures += 1
             contender.fail(str(failure))
             return
         contender.failures = 0
-        contender.lines.append(line)
+        contender.turns.append(lines)
         if checked:
             self._check(contender, sample)
 
@@ -262,9 +265,10 @@ class Measurement:
         if contender.reason is not None:
             yield dataclasses.replace(row, status=contender.status, reason=contender.reason)
             return
-        for number, line in enumerate(contender.lines):
-            figures = {key: line[key] for key in (*INFERENCE, *OPTIONAL) if key in line}
-            yield dataclasses.replace(row, repeat=number, **figures)
+        for number, turn in enumerate(contender.turns):
+            for place, line in enumerate(turn):
+                figures = {key: line[key] for key in (*INFERENCE, *OPTIONAL) if key in line}
+                yield dataclasses.replace(row, repeat=number, place=place, **figures)
 
 
 def revision() -> str:
@@ -277,4 +281,4 @@ def revision() -> str:
 def _latest(contender: Contender) -> str:
     if contender.reason is not None:
         return contender.status
-    return f"{contender.lines[-1]['latency_ns'] / 1e6:.1f} ms"
+    return f"{contender.turns[-1][-1]['latency_ns'] / 1e6:.1f} ms"

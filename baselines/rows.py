@@ -38,6 +38,7 @@ class Row:
     macs: int | None = None  # multiply-adds on that path
     macs_all: int | None = None  # and with every branch
     repeat: int | None = None  # round of the protocol; 0 is the first run
+    place: int | None = None  # in the engine's turn of that round; 0 is the first inference after others had theirs
     first: bool | None = None  # first inference of this sample in its process
     latency_ns: int | None = None
     bind_ns: int | None = None

@@ -1,8 +1,9 @@
 """TFLite and its successor LiteRT on the CPU, with fixed shapes and paths, as the paper ran TFLite.
 
-Each sample gets a model of its own, converted by onnx2tf for the sample's shapes with the branches that it takes. The
-converter runs on the host when the sample is first asked for (seconds), is not timed, and its results lie in a folder
-for each model, by content (results/tflite/), which all these engines share. TFLite's answer to new shapes is a
+Each sample gets a model of its own, converted by onnx2tf for the sample's shapes with the branches that it takes: it
+computes the gates but decides nothing, and knows all shapes before, which is in its favour. The converter runs on the
+host when the sample is first asked for (2 to 60 seconds), is not timed, and its results lie in a folder for each model,
+by content (results/tflite/), which all these engines share. TFLite's answer to new shapes is a
 re-initialisation, which is in the bind time. On Android the device's file names TFLite's own program
 (phone_program.py). Options:
 
@@ -62,12 +63,11 @@ class Tflite(Engine):
     def build(self, model: Path, device: Device, processor: str, options: Options, out: Path) -> list[str]:
         if processor != "cpu":
             raise Unsupported(f"the wheels of TFLite have no delegate for processor '{processor}', only for 'cpu'")
-        for value in onnx.load(model, load_external_data=False).graph.output:
-            if len(value.type.tensor_type.shape.dim) == 4:
-                raise Unsupported(f"output '{value.name}' has four dimensions, which onnx2tf turns to channels last")
         if device.platform is not None and options.get("memory", "free") != "free":
             raise Unsupported("holding TFLite to a peak takes the converter, whose packages are on this machine alone")
         program = phone_program.choose("tflite", "benchmark_model", device, out)
+        if program:
+            _check_outputs(model)
         runner = RUNNERS[str(options.get("runtime", "litert"))]
         try:
             converter = environment.python(CONVERTER)
@@ -76,6 +76,7 @@ class Tflite(Engine):
         except environment.NoInterpreter as reason:
             raise Unsupported(str(reason)) from reason
         shutil.copyfile(_probe(converter, out), out / "probe.tflite")
+        outputs = len(bundle.argument_names(model)["outputs"])
         models = _models(bundle.place_model(model, "switch", out))
         for source in MODULES:
             shutil.copyfile(source, out / source.name)
@@ -83,6 +84,7 @@ class Tflite(Engine):
         settings: dict[str, object] = {
             "xnnpack": options.get("xnnpack", True),
             "models": bundle.relative(models, out),
+            "outputs": outputs,
             "converter": words if device.platform is None else None,
             "limit": None,
         }
@@ -102,6 +104,13 @@ class Tflite(Engine):
 
 
 ENGINE = Tflite()
+
+
+def _check_outputs(model: Path) -> None:
+    """Raise Unsupported for outputs that TFLite's own program writes in another layout than the model's."""
+    for value in onnx.load(model, load_external_data=False).graph.output:
+        if len(value.type.tensor_type.shape.dim) == 4:
+            raise Unsupported(f"output '{value.name}' has four dimensions, which onnx2tf turns to channels last")
 
 
 def _probe(converter: Path, out: Path) -> Path:

@@ -32,16 +32,21 @@ reading the model take as long as a conversion.
 
 The shapes are those of the inputs in the model's order, the path has a character per `If` in order of execution: 1
 keeps its then-branch, 0 its else-branch, anything else marks one that is not reached. Every branch that is not taken is
-cut away, so the graph is static, and is simplified as such (onnxsim) before onnx2tf converts it. Inputs keep their
-layout; outputs of four dimensions come out channels last. A request {"out", "source", "budget"} is another: the TFLite
-file `source` is changed to keep no more than `budget` bytes of intermediates (tflite_remat.py), and the answer says how
-many live at once before and after, {"done": [bytes, bytes]}.
+cut away, so the graph is static, and is simplified as such (onnxsim) before onnx2tf converts it. What the gates decide
+is still computed, as by any engine that does not know it before: each `If` that is reached leaves its predicate as one
+more output. Inputs keep their layout; outputs of four dimensions come out channels last.
+
+A request {"out", "source", "budget"} is another: the TFLite file `source` is changed to keep no more than `budget`
+bytes of intermediates (tflite_remat.py), and the answer says how many live at once before and after,
+{"done": [bytes, bytes]}.
 
 Of onnx2tf, the steps that lead to the single-precision file are called one by one: its own entry also writes the model
 in half precision, which doubles the time. onnx2tf 2.6.9 has no TFLite operator for the indices of a max pooling, which
 are dropped when nothing reads them, and mixes up the widths of a sum over 64-bit integers, which is made in single
 precision (exact below 2^24). It makes a BATCH_MATMUL of every MatMul, also of one by a matrix of weights, of which the
-built-in kernel keeps a transposed copy and takes ten times as long as FULLY_CONNECTED: those are written as Gemm.
+built-in kernel keeps a transposed copy and takes ten times as long as FULLY_CONNECTED: those are written as Gemm. A
+product of two constants, which the simplifier leaves where the weights stand aside of it, is computed here. It makes of
+an LSTM without initial states an operator whose states are never set: those get zeros.
 """
 
 from __future__ import annotations
@@ -54,8 +59,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Shapes = Sequence[Sequence[int]]
 
@@ -63,6 +69,8 @@ LARGE = 1 << 16
 """Bytes of a weight from which it stands aside of the simplifier."""
 KEPT_BYTES = 1 << 30
 """Files of a model that are kept, newest first; the models of some have half a gigabyte each."""
+GATE, ONE = "gate", "one_element"
+"""The name of the nodes that read predicates, and their shape."""
 UNMERGED = {"MatMul", "Gemm", "Gather"}
 """Operators into whose operands the simplifier merges nothing."""
 
@@ -76,7 +84,10 @@ def fix(model: ModelProto, shapes: Shapes, path: str) -> None:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
     del model.graph.value_info[:]
+    model.graph.initializer.append(helper.make_tensor(ONE, TensorProto.INT64, [1], [1]))
     nodes = [_copy(node) for node in _taken(model.graph, model.graph, iter(path))]
+    gates = [node.output[0] for node in nodes if node.name == GATE]
+    model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.BOOL, [1]) for name in gates)
     needed = {value.name for value in model.graph.output}
     live = []
     for node in reversed(nodes):
@@ -90,12 +101,14 @@ def fix(model: ModelProto, shapes: Shapes, path: str) -> None:
 
 
 def _taken(graph: GraphProto, top: GraphProto, path: Iterator[str]) -> Iterator[NodeProto]:
-    """Nodes of a graph, with those of the branch taken in place of each `If`; weights of branches move to `top`."""
+    """Nodes of a graph, with a node GATE that reads the predicate and those of the branch taken in place of each `If`;
+    weights of branches move to `top`."""
     for node in graph.node:
         if node.op_type != "If":
             yield node
             continue
         bodies = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
+        yield helper.make_node("Reshape", [node.input[0], ONE], [f"{node.output[0]}_decision"], GATE)
         choice = next(path)
         # The path names the gates of both branches, then-branch first.
         parts = {name: list(_taken(bodies[name], top, path)) for name in ("then_branch", "else_branch")}
@@ -119,14 +132,21 @@ def mend(graph: GraphProto) -> None:
     values = (*graph.value_info, *graph.input, *graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
-    matrices = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 2}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    matrices = {name for name, tensor in weights.items() if len(tensor.dims) == 2}
     nodes: list[NodeProto] = []
     for node in graph.node:
+        if node.op_type == "MatMul" and weights.keys() >= set(node.input):
+            left, right = (numpy_helper.to_array(weights[name]) for name in node.input)
+            graph.initializer.append(numpy_helper.from_array(left @ right, node.output[0]))
+            continue
         if node.op_type == "MatMul" and node.input[1] in matrices and len(shapes[node.input[0]]) > 2:
             nodes += _linear(graph, node, shapes[node.input[0]], shapes[node.output[0]])
             continue
         if node.op_type == "MaxPool" and len(node.output) == 2 and node.output[1] not in read:
             del node.output[1]
+        if node.op_type == "LSTM" and len(node.input) < 6:
+            node.input.extend(_zero_states(graph, node, shapes[node.input[0]]))
         wide = node.op_type == "CumSum" and types[node.input[0]] == TensorProto.INT64
         nodes += _float_sum(node) if wide else [_copy(node)]
     del graph.node[:]
@@ -143,6 +163,16 @@ def _linear(graph: GraphProto, node: NodeProto, rows: list[int], result: list[in
         helper.make_node("Gemm", [f"{name}_flat", node.input[1]], [f"{name}_product"]),
         helper.make_node("Reshape", [f"{name}_product", f"{name}_shape"], [name]),
     ]
+
+
+def _zero_states(graph: GraphProto, node: NodeProto, sequence: list[int]) -> list[str]:
+    """What an LSTM lacks of inputs: no bias, no lengths, and states of zeros."""
+    width = next(a.i for a in node.attribute if a.name == "hidden_size")
+    directions = 2 if any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute) else 1
+    zeros = np.zeros((directions, sequence[1], width), np.float32)
+    name = f"{node.output[0]}_zeros"
+    graph.initializer.append(numpy_helper.from_array(zeros, name))
+    return [*["", ""][len(node.input) - 3 :], name, name]
 
 
 def _float_sum(node: NodeProto) -> list[NodeProto]:

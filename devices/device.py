@@ -230,14 +230,15 @@ class Device:
         return int(self.repeat(lambda: self.run(f"{program} {cpu}")))
 
     def limits(self) -> dict[str, Any]:
-        """What it does at most with its threads: `flops` a second, and `bandwidth`, bytes read a second by size of set.
+        """What it does at most: `flops` a second of its threads, cycles a second of a CPU (`clock`), and `bandwidth`,
+        bytes read a second by size of set.
 
         A fraction of a second; noise of the machine can only lower what is found.
         """
         program = self.files.absolute(self.tool("limits", ("roofline.c", "threads.c")))
         command = f"{program} {self.threads} {self._cores.get('mask', '')}"
-        flops, *bandwidth = map(float, self.repeat(lambda: self.run(command)).split())
-        return {"flops": flops, "bandwidth": bandwidth}
+        flops, clock, *bandwidth = map(float, self.repeat(lambda: self.run(command)).split())
+        return {"flops": flops, "clock": clock, "bandwidth": bandwidth}
 
     def steady(self) -> Steady:
         """The watch over its speed; does nothing for a device whose file has no `steady`."""

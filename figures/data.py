@@ -1,10 +1,11 @@
 """Statistics of rows.
 
 The value of an engine on a sample is the median over its repeats (latency; the first run at a shape is apart) or the
-largest figure of any run, the first included (peak memory). An engine is compared with SoD² sample by sample: a sample
-on which either has no value is left out for both. The ratio of a model is the geometric mean over its samples, the
-ratio of a table the geometric mean over models. The paper's own formula, the ratio of geometric means of per-model
-averages, is computed beside it, over the same samples.
+largest figure of any run, the first included (peak memory). Where turns have several inferences, the first of a turn
+is no repeat: it wakes threads and fills caches that other engines have emptied. An engine is compared with SoD² sample
+by sample: a sample on which either has no value is left out for both. The ratio of a model is the geometric mean over
+its samples, the ratio of a table the geometric mean over models. The paper's own formula, the ratio of geometric means
+of per-model averages, is computed beside it, over the same samples.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def peak_mib(rows: Sequence[Row]) -> Values:
 
 
 def rounds(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
-    """Latency of each repeat in milliseconds: sample -> round -> value."""
+    """Median latency of the repeats of each round in milliseconds: sample -> round -> value."""
     found: dict[int, dict[int, float]] = {}
-    for sample, repeat, latency in _repeats(rows)[["sample", "repeat", "latency_ns"]].itertuples(index=False):
+    for (sample, repeat), latency in _repeats(rows).groupby(["sample", "repeat"])["latency_ns"].median().items():
         found.setdefault(int(sample), {})[int(repeat)] = float(latency) / 1e6
     return found
 
@@ -125,9 +126,10 @@ def _good(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def _repeats(rows: Sequence[Row]) -> pd.DataFrame:
-    """The rows of good inferences without first runs."""
+    """The rows of good inferences without first runs, and without the first of a turn that has several."""
     table = _good(rows)
-    return table[~table["first"]]
+    several = table["protocol"].map(lambda protocol: protocol.get("inferences", 1) > 1).astype(bool)
+    return table[~(table["first"] | (several & (table["place"] == 0)))]
 
 
 def _values(series: pd.Series[float]) -> Values:

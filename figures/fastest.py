@@ -1,13 +1,14 @@
 """SoD² against the fastest other engine of each model, and how sure that is.
 
 The engines are those of Table 6 that run the taken branch alone. Which of them is the fastest is decided by the
-geometric mean of its latency over the samples that both have. The lower bound is a bootstrap over rounds: in a round
+geometric mean of its latency over the samples that both have; why an engine has none, or not all, is a footnote of the
+model. The lower bound is a bootstrap over rounds: in a round
 each engine runs once, so drawing rounds, not single runs, keeps what was measured side by side together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from devices.device import Device
 from figures import data, provenance
 from figures.chart import Chart, Panel, Series
 from figures.layout import Cell, Column, Notes, Table
-from figures.versus import DASH, UNSCHEDULED, contenders
+from figures.versus import DASH, UNSCHEDULED, blemishes, contenders
 from models import MODELS
 
 TITLE = "Latency of the fastest other engine of each model over SoD²'s."
@@ -83,7 +84,8 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
             reason = data.hole(data.select(own, model=model))
             body.append([Cell(MODELS[model].title), Cell(DASH, marks=notes.mark(f"{model}: {reason}."), span=6)])
         else:
-            body.append([Cell(MODELS[model].title), *_cells(best, data.select(own, model=model), engines)])
+            marks = "".join(map(notes.mark, _remarks(data.select(own, model=model), engines, MODELS[model].title)))
+            body.append([Cell(MODELS[model].title), *_cells(best, data.select(own, model=model), engines, marks)])
             found.append(best)
         ratios.append(best.ratio()[0] if best else None)
         ends.append((best.ratio()[1], best.ratio()[0]) if best else None)
@@ -109,13 +111,21 @@ def _fastest(rows: Sequence[Row], engines: dict[str, str]) -> Lead | None:
     return min(leads, key=lambda found: found.ratio()[0], default=None)
 
 
-def _cells(best: Lead, rows: Sequence[Row], engines: dict[str, str]) -> list[Cell]:
+def _remarks(rows: Sequence[Row], engines: dict[str, str], model: str) -> Iterator[str]:
+    """Why engines have no time on a model, or what a reader must know of it."""
+    for engine, title in engines.items():
+        theirs = data.select(rows, engine=engine)
+        known = blemishes(theirs) if data.latency_ms(theirs) else [data.hole(theirs)]
+        yield from (f"{title} on {model}: {text}." for text in known)
+
+
+def _cells(best: Lead, rows: Sequence[Row], engines: dict[str, str], marks: str) -> list[Cell]:
     closest = best.closest
     shape = next(row.shape for row in rows if row.sample == closest and row.shape is not None)
     text = ", ".join("×".join(map(str, dims)) for dims in shape if dims)
     (ratio, bound), (least, least_bound) = best.ratio(), best.ratio(closest)
     numbers = [*_ratio(ratio), *_ratio(bound), *_ratio(least)]
-    return [Cell(engines[best.engine]), *numbers, Cell(text), *_ratio(least_bound)]
+    return [Cell(engines[best.engine], marks=marks), *numbers, Cell(text), *_ratio(least_bound)]
 
 
 def _ratio(value: float) -> list[Cell]:

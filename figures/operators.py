@@ -3,7 +3,9 @@
 The limit is the longer of two times: the multiply-adds of the direct algorithm at the peak of fused multiply-adds, and
 the operands' bytes at the bandwidth of reading a set of their size. Both figures of the machine are measured beside
 every sample (devices/limits.c) and the best of the whole run counts, since noise can only lower them. Winograd's
-convolutions do fewer multiply-adds and so may pass 100 %.
+convolutions do fewer multiply-adds and so may pass 100 %. Two sentences of the caption say what the peak is worth: the
+operations in a cycle of each thread (64 are two pipelines of sixteen lanes), and the fastest product or 1×1 convolution
+of any engine, which does all of its multiply-adds and so cannot pass it.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from figures.chart import Chart, Panel, Series
 from figures.layout import Cell, Column, Notes, Table, number
 from figures.needs import Needs
 from figures.versus import DASH, contenders
-from models.operators import OPERATORS, OVERHEAD
+from models.operators import MATRIX, ONE, OPERATORS, OVERHEAD
 from sod2.roofline import Ceiling
 
 NEEDS = Needs(models=tuple(OPERATORS), engines=(("mnn", {}),))
 TITLE = "Single operators: latency, rate and share of what the machine allows."
+RATES = ("GFLOP/s", "Of peak", "Of limit", "Ahead")
 _CAPTION = (
     "GFLOP/s of SoD² count two operations for a multiply-add of the direct algorithm; Winograd may pass the peak."
     " Limit: the longer of the operations at the peak and the operands' bytes at the bandwidth of their size, both"
@@ -50,17 +53,21 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
             body.append(line)
     columns = [Column(("Operator",), numeric=False), Column(("Size",)), Column(("GFLOP",)), Column(("MB",))]
     columns += [Column((f"{title} (µs)",)) for title in engines.values()]
-    columns += [Column((header,)) for header in ("GFLOP/s", "Of peak", "Of limit", "Ahead")]
-    caption = _verdict(body, ceiling) + _CAPTION + provenance.caption(device, own)
+    columns += [Column((header,)) for header in RATES]
+    caption = _peak(own, body, ceiling) + _verdict(body) + _CAPTION + provenance.caption(device, own)
     return Table(TITLE, columns, body, [], notes.texts, caption, _chart(shares, engines))
 
 
 def _ceiling(rows: Sequence[Row]) -> Ceiling:
     """The best of every measurement of the device in the run; ValueError without any."""
-    found = [row.facts["limits"] for row in rows if "limits" in row.facts]
+    found = _limits(rows)
     if not found:
         raise ValueError("figure operators needs protocol.roofline, which --configfile config/operators.yaml sets")
     return Ceiling(max(f["flops"] for f in found), tuple(map(max, zip(*(f["bandwidth"] for f in found), strict=True))))
+
+
+def _limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [row.facts["limits"] for row in rows if "limits" in row.facts]
 
 
 def _samples(found: Mapping[str, Sequence[Row]]) -> dict[int, Row]:
@@ -89,7 +96,7 @@ def _line(
         cells.append(Cell(DASH, marks=marks.get(engine, "")) if ms is None else Cell(number(1e3 * ms), 1e3 * ms))
     ours, peers = times[data.SUBJECT], [ms for engine, ms in times.items() if ms and engine != data.SUBJECT]
     if ours is None:
-        cells += [Cell(DASH)] * 4
+        cells += [Cell(DASH)] * len(RATES)
     else:
         rate = flops / ours / 1e6
         cells.append(Cell(number(rate), rate) if flops else Cell(DASH))
@@ -118,13 +125,28 @@ def _chart(shares: Mapping[str, Mapping[str, float | None]], engines: Mapping[st
     return Chart(panels, label="Of the limit (%)", level=100.0, width=1200.0, height=260.0) if panels else None
 
 
-def _verdict(body: Sequence[Sequence[Cell]], ceiling: Ceiling) -> str:
-    """Where SoD² is slowest against the best peer, and what the machine does at most."""
+def _peak(rows: Sequence[Row], body: Sequence[Sequence[Cell]], ceiling: Ceiling) -> str:
+    """What the machine does at most, and what there is to hold its peak against."""
+    clock, threads = max(found["clock"] for found in _limits(rows)), max(row.threads or 1 for row in rows)
+    cycle = f"{ceiling.flops / clock / threads:.1f} in a cycle of each thread at {clock / 1e9:.2f} GHz"
+    text = f"At most {ceiling.flops / 1e9:.0f} GFLOP/s, {cycle}; {ceiling.bandwidth[-1] / 1e9:.0f} GB/s from memory. "
+    shares = []
+    for name, size, gflop, _, *times in body:
+        known = [float(cell.value) for cell in times[: -len(RATES)] if cell.value is not None]
+        if OPERATORS[name.text].kind in (ONE, MATRIX) and known:
+            shares.append((1e15 * float(gflop.value) / min(known) / ceiling.flops, name.text, size.text))
+    if shares:
+        share, where, size = max(shares)
+        text += f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of it ({where} at {size}). "
+    return text
+
+
+def _verdict(body: Sequence[Sequence[Cell]]) -> str:
+    """Where SoD² is slowest against the best peer."""
     found = [(float(cells[-1].value), cells[0].text, cells[1].text) for cells in body if cells[-1].value is not None]
-    where = f"At most {ceiling.flops / 1e9:.0f} GFLOP/s; {ceiling.bandwidth[-1] / 1e9:.0f} GB/s from memory. "
     if not found:
-        return where
+        return ""
     worst, name, size = min(found)
     behind = sum(ratio < 0.95 for ratio, _, _ in found)
     text = f"SoD² is slowest against the best peer on {name} at {size}: {worst:.2f}×; below 0.95× on {behind} of "
-    return where + text + f"{len(found)}, geo-mean {data.geo_mean(ratio for ratio, _, _ in found):.2f}×. "
+    return text + f"{len(found)}, geo-mean {data.geo_mean(ratio for ratio, _, _ in found):.2f}×. "

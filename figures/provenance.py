@@ -48,9 +48,11 @@ def _how(rows: Sequence[Row]) -> str:
     tiny = " The models are the tiny variants, for testing the workflow." if rows[0].variant == "tiny" else ""
     slow = protocol.get("slow_s")
     fewer = f" (one where the first took over {slow:g} s)" if slow is not None else ""
+    count = protocol.get("inferences", 1)
+    turns = f", each of {count} inferences in a row of which the first does not count" if count > 1 else ""
     return (
         f"{protocol['samples']} samples a model {chosen} (seed {protocol['seed']}), per sample the first run and"
-        f" {protocol['repeats']} repeats{fewer}, engines interleaved.{tiny}"
+        f" {protocol['repeats']} repeats{fewer}{turns}, engines interleaved.{tiny}"
     )
 
 

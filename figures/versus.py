@@ -110,7 +110,7 @@ class Versus:
         values = self.statistic(rows)
         if not values:
             return self._hole(f"{entry.title} on {model.title}: {data.hole(rows)}.")
-        marks = "".join(self.notes.mark(f"{entry.title} on {model.title}: {text}.") for text in _blemishes(rows))
+        marks = "".join(self.notes.mark(f"{entry.title} on {model.title}: {text}.") for text in blemishes(rows))
         low, high = min(values.values()), max(values.values())
         return [Cell(number(low), low), Cell(number(high), high, marks)]
 
@@ -179,7 +179,7 @@ def contenders(config: dict[str, Any], all_branches: bool = False) -> dict[str, 
     return {name: shown[name]["title"] for name in ordered}
 
 
-def _blemishes(rows: Sequence[Row]) -> list[str]:
+def blemishes(rows: Sequence[Row]) -> list[str]:
     """What a reader must know of an engine's numbers on one model."""
     total = len({row.sample for row in rows})
     found = []

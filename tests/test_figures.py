@@ -24,6 +24,7 @@ from figures import (
     first_run,
     layout,
     matrix,
+    provenance,
     table1,
     table5,
     table6,
@@ -94,6 +95,24 @@ def measured() -> list[Row]:
         Row("host", "cpu", "ort", "skipnet", "failed", "died of SIGSEGV", sample=1),
         Row("host", "cpu", "ort-all", "skipnet", "unsupported", "no If"),
     ]
+
+
+def test_the_first_of_several_inferences_in_a_turn_is_no_repeat() -> None:
+    """Two rounds of three; with one inference a turn, the same first ones count."""
+    times = {0: (99.0,), 1: (50.0, 1.0, 2.0), 2: (60.0, 4.0, 5.0)}
+    several = PROTOCOL | {"inferences": 3}
+    found = [
+        dataclasses.replace(inference("ort", "m", 3, n, ms=ms, mib=1), place=place, protocol=several)
+        for n, turn in times.items()
+        for place, ms in enumerate(turn)
+    ]
+    assert data.latency_ms(found) == {3: 3.0}
+    assert data.rounds(found) == {3: {1: 1.5, 2: 4.5}}
+    assert data.first_ms(found) == {3: 99.0}
+    said = "2 repeats, each of 3 inferences in a row of which the first does not count, engines interleaved."
+    assert said in provenance.caption(HOST, found)
+    alone = [dataclasses.replace(row, protocol=PROTOCOL) for row in found if row.place == 0]
+    assert data.latency_ms(alone) == {3: 55.0}
 
 
 def test_latency_is_the_median_of_repeats_and_memory_the_peak_of_all_runs() -> None:
@@ -356,6 +375,26 @@ def test_the_fastest_other_engine(config: dict[str, Any], tmp_path: Path) -> Non
     assert table.summary[0][2].value == pytest.approx(2**0.5)
     layout.write([table], tmp_path / "f")
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_hole_is_left_to_the_other_engines(config: dict[str, Any]) -> None:
+    """An engine without the model, and one without a sample, are footnotes of the model; another one is the fastest."""
+    config["engines"] |= {name: {**config["engines"]["ort"], "title": name.title()} for name in ("none", "half")}
+    rows = [
+        dataclasses.replace(row, shape=[[1, sample]])
+        for engine, latency in (("sod2", 1), ("ort", 2), ("half", 3))
+        for sample in range(1 if engine == "half" else 2)
+        for row in runs(engine, "codebert", sample, 9, latency, latency)
+    ]
+    rows.append(Row("host", "cpu", "none", "codebert", "unsupported", "no such operator"))
+    rows.append(Row("host", "cpu", "half", "codebert", "failed", "died", sample=1))
+    table = fastest.table(config, rows, HOST)
+    line = next(line for line in table.body if line[0].text == "CodeBERT")
+    assert [cell.text for cell in line[1:3]] == ["ORT", "2.00×"]
+    assert [table.notes["abc".index(mark)] for mark in line[1].marks] == [
+        "None on CodeBERT: unsupported: no such operator.",
+        "Half on CodeBERT: 1 of 2 samples failed: died.",
+    ]
 
 
 def test_engines_in_full(config: dict[str, Any]) -> None:

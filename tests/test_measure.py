@@ -78,6 +78,15 @@ def test_a_slow_engine_has_one_repeat(samples: Path, tmp_path: Path) -> None:
     assert len(measured(samples, [tmp_path / "good"], other)) == 6 * 3
 
 
+def test_turns_of_several_inferences(samples: Path, tmp_path: Path) -> None:
+    """Each round after the first run has three in a row, all of them in the rows with their place."""
+    found = measured(samples, [bundle(tmp_path, "good")], dataclasses.replace(PROTOCOL, inferences=3))
+    assert [(row.repeat, row.place) for row in found] == [(0, 0), *((n, k) for n in (1, 2) for k in range(3))] * 3
+    assert [row.first for row in found] == [True, *[False] * 6] * 3
+    assert {row.protocol["inferences"] for row in found} == {3}
+    assert {row.error for row in found} == {0.0}
+
+
 FAILURES = {
     "crash": "died of SIGSEGV: the last words",
     "hang": "gave no answer within 3 s",

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 HOST = device.load("host")
 FACTS = {"cpu": "Imaginary 9000", "cpus": 2, "system": "Linux 6", "load": 0.1}
 PROTOCOL = {"samples": 3, "selection": "quantiles", "seed": 0, "repeats": 1}
-LIMITS = {"flops": 1e12, "bandwidth": [1e11] * 12}
+LIMITS = {"flops": 1e12, "clock": 4e9, "bandwidth": [1e11] * 12}
 
 
 @pytest.fixture
@@ -132,6 +132,9 @@ def test_operators_figure(config: dict[str, Any], tmp_path: Path) -> None:
     assert pool["Of limit"].value == pytest.approx(4 * 64 * (112**2 + 56**2) / 1e11 / 100e-6)
     assert dict(zip(headers, by_name["matmul-768-768"], strict=True))["Size"].text == "32"
     assert "below 0.95× on 1 of 1" in table.caption
+    assert "1000 GFLOP/s, 125.0 in a cycle of each thread at 4.00 GHz" in table.caption
+    share = 2 * 32 * 768 * 768 / 50e-6 / 1e12
+    assert f"convolution of any engine reaches {share:.0%} of it (matmul-768-768 at 32)" in table.caption
     assert table.chart is not None
     assert OVERHEAD not in {panel.title for panel in table.chart.panels}
     layout.write([table], tmp_path / "operators")

@@ -201,6 +201,7 @@ def test_too_many_threads(probe: ctypes.CDLL) -> None:
 def test_limits_of_a_device() -> None:
     found = device.load("host").limits()
     assert found["flops"] > 1e8
+    assert 1e8 < found["clock"] < 2e10
     assert len(found["bandwidth"]) == 12
 
 

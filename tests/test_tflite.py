@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from baselines import bundle, engine, environment, tflite
+from baselines.reference import compare
+from baselines.session import Limits, Session
 from devices import device
 
 HOST = device.load("host")
@@ -106,6 +108,34 @@ def test_rematerialised_files_compute_the_same_in_less_memory(tmp_path: Path) ->
     (want,) = ort.InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), want, rtol=1e-4, atol=1e-4)
     assert (tmp_path / "none.tflite").exists()  # what cannot be met is approached
+
+
+def test_images_come_out_in_the_layout_of_the_model(tmp_path: Path) -> None:
+    """The converter turns an output of four dimensions channels last; the runner turns it back."""
+    weight = np.random.default_rng(0).standard_normal((CHANNELS, 3, 3, 3), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+        "image",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "H", "W"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CHANNELS, "H", "W"])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model, bundled, samples = tmp_path / "image.onnx", tmp_path / "bundle", tmp_path / "samples"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), model)
+    (samples / "reference").mkdir(parents=True)
+    bundled.mkdir()
+    x = np.random.default_rng(1).random((1, 3, 6, 10), np.float32)
+    np.save(samples / "0.0.npy", x)
+    (y,) = ort.InferenceSession(model).run(None, {"x": x})
+    np.save(samples / "reference" / "0.0.npy", y)
+    (samples / "samples.json").write_text(json.dumps([{"shapes": [list(x.shape)], "path": None}]))
+    built = engine.build(bundled, name="t", adapter="tflite", options={}, model=model, device=HOST, processor="cpu")
+    session = Session(
+        HOST, bundled, built.command, samples=str(samples), threads=HOST.threads, limits=Limits(60, 4 << 30)
+    )
+    session.run(0, 1, str(tmp_path / "outputs"))
+    session.close()
+    assert compare(samples / "reference", tmp_path / "outputs", 0, 1e-4)[1] is None
 
 
 def test_without_a_newer_python_the_engine_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
