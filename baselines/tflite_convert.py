@@ -45,8 +45,9 @@ in half precision, which doubles the time. onnx2tf 2.6.9 has no TFLite operator 
 are dropped when nothing reads them, and mixes up the widths of a sum over 64-bit integers, which is made in single
 precision (exact below 2^24). It makes a BATCH_MATMUL of every MatMul, also of one by a matrix of weights, of which the
 built-in kernel keeps a transposed copy and takes ten times as long as FULLY_CONNECTED: those are written as Gemm. A
-product of two constants, which the simplifier leaves where the weights stand aside of it, is computed here. It makes of
-an LSTM without initial states an operator whose states are never set: those get zeros.
+product of two constants, which the simplifier leaves where the weights stand aside of it, is computed here. Of an LSTM
+whose initial states are constant or none, onnx2tf makes an operator that keeps its states from one inference to the
+next, and writes it wrongly: such an LSTM gets zeros that are computed.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def mend(graph: GraphProto) -> None:
         if node.op_type == "MaxPool" and len(node.output) == 2 and node.output[1] not in read:
             del node.output[1]
         if node.op_type == "LSTM" and len(node.input) < 6:
-            node.input.extend(_zero_states(graph, node, shapes[node.input[0]]))
+            nodes += _with_states(graph, node, shapes[node.input[0]])
+            continue
         wide = node.op_type == "CumSum" and types[node.input[0]] == TensorProto.INT64
         nodes += _float_sum(node) if wide else [_copy(node)]
     del graph.node[:]
@@ -165,14 +167,20 @@ def _linear(graph: GraphProto, node: NodeProto, rows: list[int], result: list[in
     ]
 
 
-def _zero_states(graph: GraphProto, node: NodeProto, sequence: list[int]) -> list[str]:
-    """What an LSTM lacks of inputs: no bias, no lengths, and states of zeros."""
+def _with_states(graph: GraphProto, node: NodeProto, sequence: list[int]) -> list[NodeProto]:
+    """An LSTM over a sequence of this shape with initial states: zeros, multiplied by what no folding knows."""
     width = next(a.i for a in node.attribute if a.name == "hidden_size")
     directions = 2 if any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute) else 1
+    name = f"{node.output[0]}_states"
     zeros = np.zeros((directions, sequence[1], width), np.float32)
-    name = f"{node.output[0]}_zeros"
-    graph.initializer.append(numpy_helper.from_array(zeros, name))
-    return [*["", ""][len(node.input) - 3 :], name, name]
+    graph.initializer.append(numpy_helper.from_array(zeros, f"{name}_zeros"))
+    stateful = _copy(node)
+    stateful.input.extend([*["", ""][len(node.input) - 3 :], name, name])  # no bias, no lengths
+    return [
+        helper.make_node("ReduceSum", [node.input[0]], [f"{name}_sum"]),
+        helper.make_node("Mul", [f"{name}_sum", f"{name}_zeros"], [name]),
+        stateful,
+    ]
 
 
 def _float_sum(node: NodeProto) -> list[NodeProto]:

@@ -163,6 +163,29 @@ def test_products_of_constants() -> None:
     np.testing.assert_allclose(y, x + left @ right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("given", [3, 4])
+def test_states_of_an_lstm(given: int) -> None:
+    """Initial states are computed zeros, whether the node has a bias or not; the numbers stay."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, *rest), np.float32) for name, rest in (("w", (12, 5)), ("r", (12, 3)))}
+    weights["b"] = rng.standard_normal((1, 24), np.float32)
+    node = helper.make_node("LSTM", ["x", "w", "r", "b"][:given], ["y"], hidden_size=3)
+    graph = helper.make_graph(
+        [node],
+        "lstm",
+        [tensor("x", [4, 2, 5])],
+        [tensor("y", [4, 1, 2, 3])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    x = rng.standard_normal((4, 2, 5), np.float32)
+    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    tflite_convert.mend(model.graph)
+    assert len(model.graph.node[-1].input) == 7
+    (y,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+
+
 @pytest.mark.parametrize("used", [False, True])
 def test_unused_indices_are_dropped(used: bool) -> None:
     outputs = [tensor("y", [1, 1, 4, 4])]
