@@ -1,7 +1,7 @@
 /* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
 
    Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one
-   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in L1 while the pixels
+   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay near while the pixels
    pass, and each pass fetches its share of the rows that follow: of few pixels, weights take as long to arrive as to be
    multiplied, and all at once they would be waited for. The finished tile is transposed to rows of pixels for the
    epilogue. */
