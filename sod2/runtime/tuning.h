@@ -14,13 +14,6 @@
 #ifndef SOD2_PANEL_PIXELS /* panels of pixels of a piece of work */
 #define SOD2_PANEL_PIXELS 8
 #endif
-#ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay in the cache while pixels pass over them */
-#if SOD2_VL == 16
-#define SOD2_PIXEL_DEPTH 1024 /* in L2: a block of 14 pixels takes a row in 14 cycles */
-#else
-#define SOD2_PIXEL_DEPTH 128 /* in L1 */
-#endif
-#endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
 #endif
