@@ -134,10 +134,11 @@ enum {
         b += SOD2_NR;)                                                                                                \
   }                                                                                                                   \
   NOINLINE void gather_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c,             \
-                             int64_t ldc, int accumulate) {                                                           \
+                             int64_t ldc, int accumulate, int64_t ahead_a, int64_t ahead_b) {                         \
     SUM(R, LOOP,                                                                                                      \
         const float *b = b0 + *offset++;                                                                              \
-        PREFETCH(b + 2 * SOD2_NR)                                                                                     \
+        PREFETCH(b + ahead_b)                                                                                         \
+        __builtin_prefetch(a + ahead_a, 0, 2);                                                                        \
         COLUMNS(LOAD_B, 0)                                                                                            \
         ROWS_##R(PACKED_ROW)                                                                                          \
         a += R;)                                                                                                      \

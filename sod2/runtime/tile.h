@@ -32,10 +32,11 @@ typedef void (*sod2_tile_stream)(int64_t k, const float *a, int64_t lda, const f
 extern const sod2_tile sod2_tile_packed[SOD2_MR + 1];      /* A(i, k) = a[k * lda + i] */
 extern const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1]; /* A(i, k) = a[i * lda + k] */
 
-/* As above, but one side is found through a table of offsets: B(k, j) = b[offset[k] + j] and A(i, k) = a[k * rows + i];
-   or A(i, k) = a[offset[k] + i] and dense B, which streams. */
+/* As above, but one side is found through a table of offsets. Either B(k, j) = b[offset[k] + j] and A(i, k) = a[k * rows
+   + i]: each step of k prefetches what lies `ahead` floats behind its row of B and its column of A. Or A(i, k) =
+   a[offset[k] + i] and B is dense and streams. */
 typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
-                                 int64_t ldc, int accumulate);
+                                 int64_t ldc, int accumulate, int64_t ahead_a, int64_t ahead_b);
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
 extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
