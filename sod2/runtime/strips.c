@@ -73,21 +73,25 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
   return (fill + tiles) / (double)(lines * s->ow);
 }
 
-/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it: the cheapest
-   of whole lines, as many as fit, and of one, two, .. lines as wide as they fit. A line is cut between panels. */
+/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it: as many whole
+   lines as fit, or in a thread's own windows, where that is cheaper, one, two, .. lines as wide as they fit. A line is
+   cut between panels. Strips that all threads share may take more by what lies between phases. */
 static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
-  const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - s->row_phases * SOD2_VL;
+  const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
+  const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
   const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
+  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_below(c, c->sh, 1) - margin) / SOD2_NR; /* of one line */
+  const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
-  double best = INFINITY;
-  s->owners = owners, s->windows_x = pieces_of(panels, whole > 0 ? panels : MIN_COLUMNS / SOD2_NR, along);
-  if (whole > 0) best = window_cycles(c, s, lines, s->ow, s->windows_x);
-  for (int64_t some = 1; some <= sod2_imin(s->oh, MAX_LINES); some++) {
-    const int64_t widest = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
-    if (widest < 1) break;
-    const int64_t count = pieces_of(panels, widest, along);
-    const double cycles = window_cycles(c, s, some, sod2_imin(s->ow, (panels + count - 1) / count * SOD2_NR), count);
+  double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
+  s->owners = owners, s->windows_x = fewest;
+  for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
+    const int64_t fit = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
+    if (fit < 1) break;
+    const int64_t count = pieces_of(panels, fit, along);
+    if (count <= fewest) continue;
+    const double cycles = window_cycles(c, s, some, (panels + count - 1) / count * SOD2_NR, count);
     if (cycles < best) best = cycles, lines = some, s->windows_x = count;
   }
   s->windows_y = pieces_of(s->oh, lines, owners);
