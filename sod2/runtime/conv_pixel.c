@@ -1,16 +1,16 @@
 /* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
 
    Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one
-   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay in L1 while the pixels
+   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay near while the pixels
    pass, and each pass fetches its share of the rows that follow: of few pixels, weights take as long to arrive as to be
-   multiplied, and all at once they would be waited for. The finished tile is transposed to rows of pixels for the
-   epilogue. */
+   multiplied, and all at once they would be waited for. Near is L1, or L2 where a row meets 14 pixels at a time and is
+   not needed more often than every 14 cycles. The finished tile is transposed to rows of pixels for the epilogue. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
 
 enum {
-  KC = SOD2_PIXEL_DEPTH,
+  KC = SOD2_VL == 16 ? 1024 : 128, /* a multiple of the chains that tile.c adds up */
   MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };

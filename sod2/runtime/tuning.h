@@ -3,6 +3,8 @@
 #ifndef SOD2_TUNING_H
 #define SOD2_TUNING_H
 
+#include "kernel.h"
+
 #ifndef SOD2_GEMM_DEPTH /* rows of a panel of B that stay in L1 while row blocks of A pass over them */
 #define SOD2_GEMM_DEPTH 768
 #endif
@@ -11,9 +13,6 @@
 #endif
 #ifndef SOD2_PANEL_PIXELS /* panels of pixels of a piece of work */
 #define SOD2_PANEL_PIXELS 8
-#endif
-#ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay in the cache while pixels pass over them */
-#define SOD2_PIXEL_DEPTH 128
 #endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
