@@ -7,16 +7,16 @@
    block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
-   Small weights stay in L2, and every pass over a panel may fetch pixels of one behind it. Large ones are fetched a row
-   block ahead, and the pixels by the first row block alone. */
+   The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
+   block that follows. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
 
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
-  AHEAD = 2 * SOD2_NR, /* floats: the panel after the next */
-  LARGE = 1 << 17,     /* floats of weights that do not stay in L2 */
+  LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
+  ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
   CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
   MIN_CYCLES = 1 << 15 /* of a chunk: some 10 us */
 };
@@ -66,9 +66,9 @@ static void squeeze(float *tile, int64_t height, int64_t x, int64_t pitch, int64
 }
 
 /* A row block over panels [first, last) of a run that begins with line y: tile[row][pixel]. What a panel has behind its
-   last pixel is overwritten by the next panel. Weights and pixels so many floats ahead are fetched. */
+   last pixel is overwritten by the next panel. */
 static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t last, int64_t row, int64_t height,
-                     const float *weights, int64_t ahead_a, int64_t ahead_b, float *tile) {
+                     const float *weights, sod2_tile_gather kernel, float *tile) {
   const sod2_strips *s = w->strips;
   const panel_plan *p = w->plan;
   const int64_t begin = pixels_before(first * SOD2_NR, p->pitch, w->columns);
@@ -79,7 +79,7 @@ static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t las
     const int32_t *offset = w->offset;
     sod2_conv_fetch(w->c, w->image, row, height, (w->y0 + y) * s->ow + w->x0 + pixel, SOD2_NR);
     if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
-    sod2_tile_gather_b[height](s->depth, weights, base, offset, tile + pixel - begin, TILE_LD, 0, ahead_a, ahead_b);
+    kernel(s->depth, weights, base, offset, tile + pixel - begin, TILE_LD, 0);
     if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, height, x, p->pitch, w->columns);
   }
 }
@@ -95,13 +95,13 @@ static void panel_chunk(void *arg, int64_t chunk, int thread) {
   const int64_t pixel = pixels_before(first * SOD2_NR, p->pitch, w->columns);
   const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(last * SOD2_NR, p->pitch, w->columns));
   const float *weights = w->c->w[SOD2_CONV_PANEL] + w->group * p->rows * depth;
-  const int large = p->rows * depth > LARGE;
+  const int streamed = p->rows * depth > LARGE && SOD2_MR * depth < ROOM;
   float tile[SOD2_MR * TILE_LD];
   for (int64_t i = first_block; i < last_block; i++) {
     const int64_t row = sod2_block_start(i, p->rows, p->row_blocks), output = w->group * p->rows + row;
     const int64_t height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
-    multiply(w, run, first, last, output, height, weights + row * depth, large ? height * depth : 0,
-             large && i > first_block ? 0 : AHEAD, tile);
+    const sod2_tile_gather *const kernels = streamed && i > first_block ? sod2_tile_stream_a : sod2_tile_gather_b;
+    multiply(w, run, first, last, output, height, weights + row * depth, kernels[height], tile);
     sod2_conv_store(w->c, tile, TILE_LD, w->image, output, height, (w->y0 + run) * w->strips->ow + w->x0 + pixel,
                     end - pixel);
   }

@@ -8,9 +8,9 @@
    Each pass over KC rows of the panel fetches half of the next ones: all of them at once would be waited for, and where
    fewer are fetched a step the hardware prefetcher does not join in.
 
-   A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block are
-   copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows than
-   the set has lines.
+   A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block
+   are copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows
+   than the set has lines.
 
    One kernel serves all shapes: a matrix-vector product is bound by the stream of B, which a tile of one row reads at
    the speed of the caches. */

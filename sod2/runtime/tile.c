@@ -99,6 +99,20 @@ enum {
     ROWS_##R(STORE_ROW)                                                                                               \
   }
 
+/* B through a table of offsets; `ahead` is what each step fetches. */
+#define DEFINE_GATHER_B(name, R, LOOP, ahead)                                                                         \
+  NOINLINE void name(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,        \
+                     int accumulate) {                                                                                \
+    const int64_t following = k * R;                                                                                  \
+    (void)following;                                                                                                  \
+    SUM(R, LOOP,                                                                                                      \
+        const float *b = b0 + *offset++;                                                                              \
+        PREFETCH(ahead)                                                                                               \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        ROWS_##R(PACKED_ROW)                                                                                          \
+        a += R;)                                                                                                      \
+  }
+
 #define DEFINE_TILE(R, LOOP)                                                                                          \
   NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,\
                            int accumulate) {                                                                          \
@@ -133,16 +147,8 @@ enum {
         ROWS_##R(GATHERED_ROW)                                                                                        \
         b += SOD2_NR;)                                                                                                \
   }                                                                                                                   \
-  NOINLINE void gather_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c,             \
-                             int64_t ldc, int accumulate, int64_t ahead_a, int64_t ahead_b) {                         \
-    SUM(R, LOOP,                                                                                                      \
-        const float *b = b0 + *offset++;                                                                              \
-        PREFETCH(b + ahead_b)                                                                                         \
-        __builtin_prefetch(a + ahead_a, 0, 2);                                                                        \
-        COLUMNS(LOAD_B, 0)                                                                                            \
-        ROWS_##R(PACKED_ROW)                                                                                          \
-        a += R;)                                                                                                      \
-  }                                                                                                                   \
+  DEFINE_GATHER_B(gather_b_##R, R, LOOP, b + 2 * SOD2_NR)                                                             \
+  DEFINE_GATHER_B(stream_a_##R, R, LOOP, a + following)                                                               \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
                              const float *next) {                                                                     \
     ROWS_##R(ZERO_ROW)                                                                                                \
@@ -181,6 +187,7 @@ const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
 const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
 const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
 const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
+const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
 /* A transpose in log2(VL) rounds. In the round of distance d, vectors r and r + d exchange the lanes whose index has

@@ -22,7 +22,7 @@
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
 /* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0. A kernel
-   through which B streams prefetches it: each step of k fetches NR floats at `next`, which then moves on by `stride`. */
+   through which B streams fetches it early: each step of k NR floats at `next`, which then moves on by `stride`. */
 typedef void (*sod2_tile)(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                           int accumulate);
 typedef void (*sod2_tile_stream)(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
@@ -32,14 +32,15 @@ typedef void (*sod2_tile_stream)(int64_t k, const float *a, int64_t lda, const f
 extern const sod2_tile sod2_tile_packed[SOD2_MR + 1];      /* A(i, k) = a[k * lda + i] */
 extern const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1]; /* A(i, k) = a[i * lda + k] */
 
-/* As above, but one side is found through a table of offsets. Either B(k, j) = b[offset[k] + j] and A(i, k) = a[k * rows
-   + i]: each step of k prefetches what lies `ahead` floats behind its row of B and its column of A. Or A(i, k) =
-   a[offset[k] + i] and B is dense and streams. */
+/* As above, but one side is found through a table of offsets. Either B(k, j) = b[offset[k] + j] and A(i, k) =
+   a[k * rows + i]: each step of k prefetches the panel after the next of B, or where A streams, the rows of A that
+   follow. Or A(i, k) = a[offset[k] + i] and B is dense and streams. */
 typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
-                                 int64_t ldc, int accumulate, int64_t ahead_a, int64_t ahead_b);
+                                 int64_t ldc, int accumulate);
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
 extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
+extern const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1];
 extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1];
 
 /* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at
