@@ -326,9 +326,8 @@ def _tune(arguments: argparse.Namespace) -> None:
     emission = compiler.emit(arguments.model, options, target)
     measure = tune.measuring(emission, asdict(options), inputs, arguments.threads)
     subject = tune.subject(arguments.model.name, inputs, arguments.threads, target)
-    best = tune.Search(arguments.output, subject, measure).run(
-        arguments.candidates, lambda line: print(line, flush=True)
-    )
+    search = tune.Search(arguments.output, subject, measure, tune.used("\n".join(emission.functions)))
+    best = search.run(arguments.candidates, lambda line: print(line, flush=True))
     print(f"{arguments.output}: {tune.changes(best.values) or 'the shipped values'}, {best.cost:.3f} of their time")
 
 

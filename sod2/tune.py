@@ -1,22 +1,25 @@
 """`sod2 tune`: a genetic search of the block sizes of runtime/tuning.h, for a model at a shape, measured here.
 
 A candidate is a value for every macro. Its cost is the model's time over that with the shipped values: both are built
-and loaded, take turns run by run, and every step counts with the shortest of its runs, so that noise of the machine
-meets both alike and mostly falls away. Beginning with neighbours of the shipped values, a new candidate crosses two of
-the best so far, each macro taken from either, and now and then moves one to the next value. The best is measured once
-more, longer, before it is believed.
+and loaded and take turns run by run, and the median of the ratios of their turns counts, so that a machine that changes
+its speed meets both alike. Beginning with neighbours of the shipped values, a new candidate crosses two of the best so
+far, each macro taken from either, and now and then moves one to the next value. The best is measured once more, longer,
+before it is believed.
 
 Every candidate that was measured is written at once: a search that was interrupted goes on where it stopped, and a
-longer one extends a shorter one. Only the kernels that mention a macro are compiled for it. No bit of a result depends
-on the values. Register tiles are no part of the search: they fill the registers there are (runtime/tile.h), and the
-versions of convolutions are chosen by the cost model (conv_cost.py).
+longer one extends a shorter one. Macros of kernels that the model does not call keep their values, and only the kernels
+that mention a macro are compiled for it. No bit of a result depends on the values. Register tiles are no part of the
+search: they fill the registers there are (runtime/tile.h), and the versions of convolutions are chosen by the cost
+model (conv_cost.py).
 """
 
 import json
+import math
 import random
 import re
+import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,14 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "SOD2_STRIP_OWN_KIB": (160, 320, 480, 640, 960, 1280),
     "SOD2_STRIP_KIB": (128, 256, 384, 512, 768, 1024),
 }
+# What generated code names where it calls the kernels of a macro SOD2_<KERNEL>_...
+_NAMED = {
+    "GEMM": "sod2_gemm_run",
+    "PANEL": "SOD2_CONV_PANEL",
+    "PIXEL": "SOD2_CONV_PIXEL",
+    "WINOGRAD": "SOD2_CONV_WINO",
+    "STRIP": "SOD2_CONV_",
+}
 _PARENTS = 6  # the best so far, of which two are crossed
 _MUTATION = 0.25  # of each macro, to a neighbouring value
 _ROUNDS, _FINAL_ROUNDS = 7, 25  # runs of each side
@@ -63,6 +74,11 @@ def shipped() -> dict[str, int]:
     return {name: int(found[name]) for name in CHOICES}
 
 
+def used(code: str) -> tuple[str, ...]:
+    """The macros on which the time of a generated model.c can depend."""
+    return tuple(name for name in CHOICES if _NAMED[name.split("_")[1]] in code)
+
+
 def read(path: Path) -> tuple[tuple[str, int], ...]:
     """The best values of a file that a search wrote, as Target.tuned takes them; Error when it is none."""
     best = _content(path)["best"]
@@ -81,12 +97,19 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 class Search:
-    """One search: `measure(values, rounds)` tells the cost of values; what is found lies in `path`."""
+    """One search of `macros`: `measure(values, rounds)` tells the cost of values; what is found lies in `path`."""
 
-    def __init__(self, path: Path, subject: Mapping[str, object], measure: Callable[[Values, int], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        subject: Mapping[str, object],
+        measure: Callable[[Values, int], float],
+        macros: Collection[str] = tuple(CHOICES),
+    ) -> None:
         self._path = path
         self._subject = dict(subject)
         self._measure = measure
+        self._macros = macros
         self._found = self._resumed()
 
     def _resumed(self) -> list[Candidate]:
@@ -99,8 +122,9 @@ class Search:
         return [Candidate(c["values"], c["cost"]) for c in content["candidates"]]
 
     def run(self, count: int, say: Callable[[str], None]) -> Candidate:
-        """Measure until `count` candidates are known; the best, or the shipped values where none is better."""
+        """Measure until `count` candidates are known, or all; the best, or the shipped values where none is better."""
         start = Candidate(shipped(), 1.0)
+        count = min(count, math.prod(len(CHOICES[name]) for name in self._macros) - 1)
         while len(self._found) < count:
             values = self._next(random.Random(len(self._found)))
             self._found.append(Candidate(values, self._measure(values, _ROUNDS)))
@@ -118,9 +142,10 @@ class Search:
         """A candidate that was not measured yet."""
         known = [c.values for c in self._found]
         parents = sorted((Candidate(shipped(), 1.0), *self._found), key=lambda c: c.cost)[:_PARENTS]
-        while True:
-            a, b = (chance.choice(parents).values for _ in range(2))
-            values = {name: _moved(name, chance.choice((a[name], b[name])), chance) for name in CHOICES}
+        a, b = (chance.choice(parents).values for _ in range(2))
+        values = {name: chance.choice((a[name], b[name])) for name in CHOICES}
+        while True:  # one that is known moves on
+            values |= {name: _moved(name, values[name], chance) for name in self._macros}
             if values not in known and values != shipped():
                 return values
 
@@ -168,16 +193,10 @@ def measuring(
         both = (base, built("candidate", values))
         for model in both:
             model.run(inputs)
-        runs = [[model.profile(inputs) for model in both] for _ in range(rounds)]
-        ours, theirs = (_shortest([pair[side] for pair in runs]) for side in (1, 0))
-        return ours / theirs
+        turns = [[sum(ns for _, ns in model.profile(inputs)) for model in both] for _ in range(rounds)]
+        return statistics.median(ours / theirs for theirs, ours in turns)
 
     return measure
-
-
-def _shortest(runs: Sequence[Sequence[tuple[str, int]]]) -> int:
-    """Nanoseconds of all steps, each the shortest of its runs."""
-    return sum(min(ns for _, ns in step) for step in zip(*runs, strict=True))
 
 
 def subject(model: str, inputs: Mapping[str, Array], threads: int, target: Target) -> dict[str, object]:

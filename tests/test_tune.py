@@ -95,6 +95,20 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
         tune.Search(part, {"model": "another"}, hidden)
 
 
+def test_only_macros_of_kernels_that_are_called_are_searched(tmp_path: Path) -> None:
+    graph = model("float[1, 4, H] x", "float[?, ?, ?] y", "y = MatMul(x, m)", {"m": np.ones((8, 8), np.float32)})
+    code = "\n".join(compiler.emit(graph, sod2.Options(), target.host()).functions)
+    assert tune.used(code) == ("SOD2_GEMM_DEPTH", "SOD2_GEMM_ROWS")
+    layers = "\n".join(compiler.emit(LAYERS, sod2.Options(), target.host()).functions)
+    assert set(tune.used(layers)) == {name for name in tune.CHOICES if not name.startswith("SOD2_PIXEL_")}
+    tune.Search(tmp_path / "t.json", SUBJECT, hidden, tune.used(code)).run(1000, lambda _: None)
+    known = json.loads((tmp_path / "t.json").read_text())["candidates"]
+    assert len(known) == len(tune.CHOICES["SOD2_GEMM_DEPTH"]) * len(tune.CHOICES["SOD2_GEMM_ROWS"]) - 1  # all others
+    assert all(
+        c["values"] | dict.fromkeys(tune.used(code)) == tune.shipped() | dict.fromkeys(tune.used(code)) for c in known
+    )
+
+
 def test_the_shipped_values_stay_where_nothing_is_better(tmp_path: Path) -> None:
     best = tune.Search(tmp_path / "t.json", SUBJECT, lambda _, rounds: 0.9 if rounds < 10 else 1.01).run(
         3, lambda _: None

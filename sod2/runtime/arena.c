@@ -144,9 +144,11 @@ static void take_arrays(problem *q, size_t lives, block *from) {
 /* One block of memory, to be given to free(); NULL when there is none. */
 static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
                          const uint8_t *given, const uint8_t *depth_of, int32_t depths) {
-  problem described = {.placing = {range, given, depth_of, count, steps, depths}};
+  problem described = {.placing = {.range = range, .given = given, .depth_of = depth_of, .depths = depths}};
   block memory = {0};
   size_t lives = 0;
+  described.placing.buffers = count;
+  described.placing.steps = steps;
   for (int32_t i = 0; i < count; i++) lives += bytes[i] > 0 ? (size_t)(range[i].last - range[i].first) : 0;
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);

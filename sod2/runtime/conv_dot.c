@@ -73,10 +73,11 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 
 /* Weights and inputs are loads, half a cycle a vector; measured are the sum of a row's lanes and copying an input. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c, 1);
-  const double pixels = (double)sod2_strips_lines(c) * (double)sod2_strips_pixels(c), depth = (double)s.depth;
-  const double row = ROW_CYCLES + depth / SOD2_VL, gather = s.in_place && s.channel == 1 ? 0 : GATHER_CYCLES * depth;
-  return pixels * ((double)c->oc * row + (double)c->groups * gather) + sod2_strips_cost(c, &s);
+  const double pixels = (double)sod2_strips_lines(c) * (double)sod2_strips_pixels(c);
+  const double depth = (double)sod2_strips_depth(c);
+  const int is_vector = sod2_strips_in_place(c) && c->oh * c->ow == 1;
+  const double row = ROW_CYCLES + depth / SOD2_VL, gather = is_vector ? 0 : GATHER_CYCLES * depth;
+  return pixels * ((double)c->oc * row + (double)c->groups * gather) + sod2_strips_cost(c);
 }
 
 const sod2_conv_kernel sod2_conv_dot = {cost, scratch, run};

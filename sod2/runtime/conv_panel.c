@@ -149,13 +149,13 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c, 1);
   const int64_t pixels = sod2_strips_pixels(c), lines = sod2_strips_lines(c) / c->n; /* of one image */
   const int64_t positions = (lines - 1) * pitch_of(pixels, (c->kw - 1) * c->dw / c->sw) + pixels;
   const double panels = (double)(c->n * c->groups * ((positions + SOD2_NR - 1) / SOD2_NR));
-  const double tiles = panels * (double)s.depth * sod2_block_cycles(c->oc / c->groups);
+  const double depth = (double)sod2_strips_depth(c);
+  const double tiles = panels * depth * sod2_block_cycles(c->oc / c->groups);
   const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;
-  return tiles * (1 + SLOWER_PER_TAP * (double)s.depth) + store + sod2_strips_cost(c, &s);
+  return tiles * (1 + SLOWER_PER_TAP * depth) + store + sod2_strips_cost(c);
 }
 
 const sod2_conv_kernel sod2_conv_panel = {cost, scratch, run};

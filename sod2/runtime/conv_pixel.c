@@ -75,12 +75,11 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 
 /* The tile steps, then what transpose and epilogue cost a vector of results: measured. */
 static double cost(const sod2_conv *c) {
-  const sod2_strips s = sod2_strips_plan(c, 1);
   const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
   const int64_t pixels = sod2_strips_pixels(c);
   const double lines = (double)sod2_strips_lines(c);
-  const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)s.depth;
-  return tiles + STORE_CYCLES * lines * (double)pixels * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c, &s);
+  const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)sod2_strips_depth(c);
+  return tiles + STORE_CYCLES * lines * (double)pixels * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c);
 }
 
 const sod2_conv_kernel sod2_conv_pixel = {cost, scratch, run};

@@ -52,7 +52,7 @@ static int64_t floats_below(const sod2_conv *c, const sod2_strips *s, int64_t f)
          (lines_below(c, f, s->lines) * s->width + phases_below(f, c->kh, c->dh, c->sh) * SOD2_VL);
 }
 
-static int is_in_place(const sod2_conv *c) {
+int sod2_strips_in_place(const sod2_conv *c) {
   return c->kh == 1 && c->kw == 1 && c->sh == 1 && c->sw == 1 && c->pt == 0 && c->pl == 0 && c->oh == c->ih &&
          c->ow == c->iw && c->ic * c->ih * c->iw < INT32_MAX;
 }
@@ -102,8 +102,9 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
 }
 
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
-  sod2_strips s = {.in_place = is_in_place(c), .oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1};
-  s.depth = c->ic / c->groups * c->kh * c->kw;
+  sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1};
+  s.in_place = sod2_strips_in_place(c);
+  s.depth = sod2_strips_depth(c);
   s.offsets = sod2_line(s.depth);
   if (sod2_strips_flat(c)) s.oh = 1, s.ow = c->oh * c->ow;
   if (s.in_place) {
@@ -122,9 +123,11 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   return s;
 }
 
-double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s) {
-  const double used = (double)(s->row_phases * s->column_phases) / (double)(c->sh * c->sw);
-  return s->in_place ? 0 : CYCLES_PER_FLOAT * (double)c->n * (double)(c->ic * c->ih * c->iw) * used;
+double sod2_strips_cost(const sod2_conv *c) {
+  if (sod2_strips_in_place(c)) return 0;
+  const int64_t phases = phases_below(c->sh, c->kh, c->dh, c->sh) * phases_below(c->sw, c->kw, c->dw, c->sw);
+  const double used = (double)phases / (double)(c->sh * c->sw);
+  return CYCLES_PER_FLOAT * (double)c->n * (double)(c->ic * c->ih * c->iw) * used;
 }
 
 /* Of the first channel's taps; the others are a channel further on. */

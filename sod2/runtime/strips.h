@@ -48,8 +48,14 @@ SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->k
 SOD2_INLINE int64_t sod2_strips_lines(const sod2_conv *c) { return c->n * (sod2_strips_flat(c) ? 1 : c->oh); }
 SOD2_INLINE int64_t sod2_strips_pixels(const sod2_conv *c) { return c->ow * (sod2_strips_flat(c) ? c->oh : 1); }
 
-/* Expected cycles to fill all strips. */
-double sod2_strips_cost(const sod2_conv *c, const sod2_strips *s);
+/* Taps of a group. */
+SOD2_INLINE int64_t sod2_strips_depth(const sod2_conv *c) { return c->ic / c->groups * c->kh * c->kw; }
+
+/* Whether the image itself is read. */
+int sod2_strips_in_place(const sod2_conv *c);
+
+/* Expected cycles to fill all strips, however they are cut: versions are compared without a plan of each. */
+double sod2_strips_cost(const sod2_conv *c);
 
 /* Fills the strips of one window after the other and hands each to `compute`. */
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
