@@ -40,7 +40,7 @@ def test_every_toggle_has_an_overlay_of_one_engine() -> None:
     toggles: dict[str, object] = {}
     for path in OVERLAYS:
         engines = yaml.safe_load(path.read_text()).get("engines", {})
-        for settings in (e for e in engines.values() if e["adapter"] == "sod2" and "table6" in e.get("tables", [])):
+        for settings in (e for e in engines.values() if e.get("adapter") == "sod2" and "table6" in e.get("tables", [])):
             assert len(settings["options"]) == 1
             toggles |= {f"{name}={value}": path for name, value in settings["options"].items()}
     expected = {"fusion=none", "fusion=static", "sep=False", "dmp=False", "mvc=False", "control=all", "tuned=True"}

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from snakemake.utils import update_config
 
 from baselines.rows import Row
 from devices import device
@@ -33,9 +34,9 @@ LIMITS = {"flops": 1e12, "clock": 4e9, "bandwidth": [1e11] * 12}
 def config() -> dict[str, Any]:
     """The default configuration with the overlay of the suite."""
     base, overlay = (yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text()) for name in ("config", "operators"))
-    merged = base | overlay | {key: base[key] | overlay[key] for key in ("engines", "protocol")}
-    matrix.check(merged)
-    return merged
+    update_config(base, overlay)
+    matrix.check(base)
+    return dict(base)
 
 
 def draw(name: str, variant: str, size: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

@@ -30,7 +30,7 @@
 #define SOD2_WINOGRAD_SHARED_KIB 1280
 #endif
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB /* weights up to which threads have blocks of their own */
-#define SOD2_WINOGRAD_WEIGHTS_KIB 2048
+#define SOD2_WINOGRAD_WEIGHTS_KIB 4096
 #endif
 #ifndef SOD2_STRIP_OWN_KIB /* padded rows of an image that one thread computes at a time */
 #define SOD2_STRIP_OWN_KIB 640
