@@ -4,6 +4,9 @@ DNNFusion's table forbids fusing two Many-to-Many operators; attention is the kn
 matrix never exists in memory, and since the kernel takes strides, the transposes that split and join the heads vanish.
 What must hold is read off the facts: rank 4, Softmax over the last axis, an additive mask that broadcasts to the
 scores, and no other reader of the tensors in between.
+
+Heads that lie in the first of three dims are taken too. Their scores may have been seen as [heads, rows, columns, rows,
+columns] of two maps, for terms that depend on the row or the column of the key only (decomposed relative positions).
 """
 
 from collections.abc import Mapping
@@ -14,12 +17,15 @@ import numpy as np
 
 from sod2.frontend import without_dead
 from sod2.graph import Graph, Node
+from sod2.lattice import Shape
+from sod2.ops import lift
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, eq
 
 _HEADS = [0, 2, 1, 3]  # [batch, rows, heads, features] <-> [batch, heads, rows, features]
 _KEYS = [0, 2, 3, 1]  # [batch, rows, heads, features] -> [batch, heads, features, rows]
 _SWAP = [0, 1, 3, 2]
+_FLAT = {"heads": 1, **{f"{operand}_layout": "bsd" for operand in "qkvo"}}  # [batch * heads, rows, features]
 
 
 @dataclass(frozen=True)
@@ -102,25 +108,88 @@ class _Matcher:
 
     def keeps_shape(self, node: Node, operand: str) -> bool:
         """Whether an element-wise node broadcasts an operand to nothing larger."""
-        left, right = self.analysis.made(node), self.analysis[operand].shape
-        if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
+        return _same(self.analysis.made(node), self.analysis[operand].shape)
+
+    def term(self, tensor: str) -> tuple[int, str] | None:
+        """A term of keys in a map: 3 if it depends on their column, 4 on their row, and what makes it."""
+        node = self.only(tensor, "Unsqueeze")
+        axes = None if node is None else self.analysis[node.inputs[1]].known_value
+        if node is None or axes is None or axes.size != 1 or self.analysis[tensor].rank != 5:
+            return None
+        return int(axes.reshape(-1)[0]) % 5, node.inputs[0]
+
+    def mapped(self, tensor: str) -> tuple[Node, float, str, str] | None:
+        """The scores' MatMul, the scale, and the terms of the keys' rows and columns."""
+        outer = self.only(tensor, "Reshape")
+        if outer is None:
+            return None
+        inside, terms = outer.inputs[0], {}
+        for _ in range(2):
+            add = self.only(inside, "Add")
+            pairs = [] if add is None else [add.inputs, tuple(reversed(add.inputs))]
+            found = next(((scores, term) for scores, name in pairs if (term := self.term(name)) is not None), None)
+            if found is None:
+                return None
+            inside = found[0]
+            terms[found[1][0]] = found[1][1]
+        inner = self.only(inside, "Reshape")
+        product = None if inner is None else self.scaled(inner.inputs[0])
+        if product is None or set(terms) != {3, 4} or not self.is_map(inside, tensor, terms):
+            return None
+        return *product, terms[4], terms[3]
+
+    def is_map(self, seen: str, scores: str, terms: Mapping[int, str]) -> bool:
+        """Whether scores [heads, queries, keys] seen as [heads, rows, columns, rows, columns] broadcast to no more."""
+        shape, *found = (self.analysis[t].shape for t in (seen, scores, terms[4], terms[3]))
+        if not isinstance(shape, tuple):
             return False
-        pairs = zip(left, right, strict=True)
-        return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in pairs)
+        heads, h, w, rows, columns = shape
+        wanted = (
+            (heads, lift.product((h, w)), lift.product((rows, columns))),
+            (heads, h, w, rows),
+            (heads, h, w, columns),
+        )
+        return all(_same(dims, like) for dims, like in zip(found, wanted, strict=True))
 
     def match(self, softmax: Node) -> _Match | None:
         rank = self.analysis[softmax.outputs[0]].rank
-        last_axis = softmax.attrs.get("axis", -1) in (-1, 3)
         product = self.reader(softmax.outputs[0], "MatMul")
-        if rank != 4 or not last_axis or product is None or product.inputs[0] != softmax.outputs[0]:
+        if rank not in (3, 4) or softmax.attrs.get("axis", -1) not in (-1, rank - 1):
             return None
+        if product is None or product.inputs[0] != softmax.outputs[0]:
+            return None
+        if self.analysis[softmax.outputs[0]].dtype != np.float32:
+            return None
+        if rank == 3:
+            return self.match_flat(softmax, product)
         found = self.masked(softmax.inputs[0])
-        if found is None or self.analysis[softmax.outputs[0]].dtype != np.float32:
+        if found is None or not self.together(found[0], softmax, product):
             return None
         scores, scale, mask = found
-        if any(n.guard != softmax.guard for n in (scores, product)):
-            return None
         return self.built(scores, product, scale, mask)
+
+    def together(self, scores: Node, softmax: Node, product: Node) -> bool:
+        """Whether the three run in one branch, and neither product broadcasts a head to several."""
+        shapes = [self.analysis[t].shape for t in (*softmax.outputs, *scores.inputs, product.inputs[1])]
+        heads = [shape[:-2] if isinstance(shape, tuple) else shape for shape in shapes]
+        return all(n.guard == softmax.guard for n in (scores, product)) and all(_same(heads[0], h) for h in heads)
+
+    def match_flat(self, softmax: Node, product: Node) -> _Match | None:
+        """Attention whose heads are in the first dim."""
+        terms: tuple[str, ...] = ()
+        found = self.scaled(softmax.inputs[0])
+        if found is None:
+            mapped = self.mapped(softmax.inputs[0])
+            if mapped is None:
+                return None
+            found, terms = mapped[:2], ("", *mapped[2:])
+        scores, scale = found
+        (q, q_scale), (k, k_scale) = map(self.unscaled, scores.inputs)
+        keys = self.transposed(k, [0, 2, 1])
+        if keys is None or not self.together(scores, softmax, product):
+            return None
+        attrs = {**_FLAT, "scale": scale * q_scale * k_scale}
+        return _Match(product, (q, keys, product.inputs[1], *terms), attrs, product.outputs[0])
 
     def built(self, scores: Node, product: Node, scale: float, mask: str) -> _Match | None:
         (q, q_scale), (k, k_scale), v = *map(self.unscaled, scores.inputs), product.inputs[1]
@@ -142,6 +211,13 @@ class _Matcher:
         """A tensor [batch, heads, rows, features], or what its Transpose reads, and the layout."""
         source = self.transposed(tensor, _HEADS)
         return (tensor, "bhsd") if source is None else (source, "bshd")
+
+
+def _same(left: Shape, right: Shape) -> bool:
+    """Whether two shapes are provably equal."""
+    if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
+        return False
+    return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in zip(left, right, strict=True))
 
 
 def _operands(q: str, k: str, v: str, mask: str) -> tuple[str, ...]:

@@ -53,3 +53,61 @@ def test_scaled_operands_that_something_else_reads_stay() -> None:
     source = attention(DIRECT, "a = Mul(tq, c) t = MatMul(a, uk)")
     source.graph.output.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, ["B", 2, "S", 8]))
     assert operators(source).count("Attention") == 1 and "Mul" in operators(source)
+
+
+# Scores of heads in the first of three dims, seen as a map of 3 x `w` queries and as many keys.
+FLAT = "kt = Transpose <perm = [0, 2, 1]> (k) a = Mul(q, c) s = MatMul(a, kt) "
+BEHIND = " p = Softmax <axis = -1> (t) y = MatMul(p, v)"
+MAPPED = """m = Reshape(s, five) ud = Unsqueeze(d, axis4) ua = Unsqueeze(a1, axis3)
+    {} t = Reshape(n, three)"""
+MAPS = {
+    "down first": MAPPED.format("l = Add(m, ud) n = Add(l, ua)"),
+    "across first": MAPPED.format("l = Add(ua, m) n = Add(l, ud)"),
+}
+
+
+def mapped(scores: str, width: int, heads: str = "B") -> onnx.ModelProto:
+    inputs = f"float[B, {3 * width}, 8] q, float[B, {3 * width}, 8] k, float[B, {3 * width}, 4] v"
+    if "ud" in scores:
+        inputs += f", float[{heads}, 3, {width}, 3] d, float[B, 3, {width}, {width}] a1"
+    stored = {"c": np.float32(0.4), "five": np.int64([-1, 3, width, 3, width]), "axis3": np.int64([3])}
+    stored |= {"three": np.int64([-1, 3 * width, 3 * width]), "axis4": np.int64([-1])}
+    return model(inputs, "float[?, ?, ?] y", FLAT + scores + BEHIND, stored)
+
+
+@pytest.mark.parametrize("width", [1, 5, 40, 200])
+@pytest.mark.parametrize("scores", [*MAPS, "plain"])
+def test_heads_in_the_first_dim(scores: str, width: int) -> None:
+    """With and without terms of relative positions; at 200 columns keys take more than one chunk."""
+    source = mapped(MAPS.get(scores, "t = Mul(s, c)"), width)
+    assert operators(source) == ["Attention"]
+    given = {i.name: [d.dim_value or 2 for d in i.type.tensor_type.shape.dim] for i in source.graph.input}
+    inputs = {name: random("f4", tuple(shape), k) for k, (name, shape) in enumerate(given.items())}
+    one, two = (sod2.compile(source, threads=threads).run(inputs) for threads in (1, 2))
+    assert_close(one, expected(source, inputs), 1e-5)
+    assert one["y"].tobytes() == two["y"].tobytes()
+
+
+@pytest.mark.parametrize("heads", ["B", "1"])
+def test_terms_that_are_not_of_every_row_and_column(heads: str) -> None:
+    """One of rows twice, and one that is the same for all heads."""
+    second = "ua" if heads == "1" else "ud"
+    source = mapped(MAPPED.format(f"l = Add(m, ud) n = Add(l, {second})"), 5, heads)
+    assert "Attention" not in operators(source)
+    shapes = {"q": (2, 15, 8), "k": (2, 15, 8), "v": (2, 15, 4), "d": (1 if heads == "1" else 2, 3, 5, 3)}
+    inputs = {name: random("f4", shape, 1) for name, shape in (shapes | {"a1": (2, 3, 5, 5)}).items()}
+    assert_close(sod2.compile(source).run(inputs), expected(source, inputs), 1e-5)
+
+
+@pytest.mark.parametrize(("q", "v"), [("1", "B"), ("B", "1")])
+def test_heads_that_are_broadcast_stay(q: str, v: str) -> None:
+    """The kernel has as many heads of queries as of keys."""
+    body = FLAT + "t = Mul(s, c)" + BEHIND
+    inputs = f"float[{q}, 4, 8] q, float[B, 5, 8] k, float[{v}, 5, 4] v"
+    source = model(inputs, "float[?, ?, ?] y", body, {"c": np.float32(0.4)})
+    assert "Attention" not in operators(source)
+    compiled = sod2.compile(source)
+    for b in (1, 3):
+        shapes = {"q": (1 if q == "1" else b, 4, 8), "k": (b, 5, 8), "v": (1 if v == "1" else b, 5, 4)}
+        given = {name: random("f4", shape) for name, shape in shapes.items()}
+        assert_close(compiled.run(given), expected(source, given), 1e-5)

@@ -38,6 +38,9 @@ class Attention(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("mask", ctypes.c_void_p),
         *((f"mask_{step}", ctypes.c_int64) for step in ("batch", "head", "row", "col")),
+        ("down", ctypes.c_void_p),
+        ("across", ctypes.c_void_p),
+        ("columns", ctypes.c_int64),
     ]
 
 

@@ -4,7 +4,9 @@ An operator of domain "sod2": it is no ONNX node but what the compiler makes of 
 kernel takes strides, the transposes and reshapes around them vanish too. Where the dims of an operand are is said by a
 layout: "bhsd" [batch, heads, rows, features], "bshd" [batch, rows, heads, features] or "bsd" [batch, rows, heads *
 features] (attribute `heads`). Attributes: scale, q_layout, k_layout, v_layout, o_layout, heads (for "bsd").
-The optional mask is added to the scores and broadcasts to [batch, heads, query rows, key rows].
+The optional mask is added to the scores and broadcasts to [batch, heads, query rows, key rows]. Instead of it there may
+be two terms of relative positions in a map whose cells are the keys, row by row: `down` [batch * heads, .., map rows]
+is added by a key's row, `across` [batch * heads, .., map columns] by its column; the dims between are the query rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +20,7 @@ from sod2.lattice import Shape
 from sod2.ops.anchor import Anchor, count, dims_of, f32, initializer, known_dims, must_equal, require_float32
 from sod2.ops.attributes import present
 from sod2.ops.elementwise import broadcast_guards
-from sod2.ops.lift import Element, lift
+from sod2.ops.lift import Element, lift, product
 from sod2.ops.op import Array, Call, Facts, MappingType, register
 from sod2.symbolic import Dim, as_dim, floordiv
 
@@ -91,6 +93,11 @@ class Attention(Anchor):
         mask = present(x, 3)
         if mask is not None:
             pairs += broadcast_guards([dims_of(mask), (q.batch, q.heads, q.rows, k.rows)])
+        terms = [dims_of(term) for i in (4, 5) if (term := present(x, i)) is not None]
+        for dims in terms:
+            pairs += must_equal(dims[0], product((q.batch, q.heads))) + must_equal(product(dims[1:-1]), q.rows)
+        if terms:
+            pairs += must_equal(product(dims[-1] for dims in terms), k.rows)
         return pairs
 
     def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
@@ -108,6 +115,8 @@ class Attention(Anchor):
         if present(x, 3) is not None:
             fields["mask"] = k.pointer(3)
             fields |= self._mask_strides(k, known_dims(x[3]))
+        if present(x, 4) is not None:
+            fields |= {"down": k.pointer(4), "across": k.pointer(5), "columns": k.c(known_dims(x[5])[-1])}
         k.setup(initializer("g", "sod2_attention", **fields))
         scratch = k.scratch("sod2_attention_scratch(&g, threads)")
         return f"sod2_attention_run(&g, {scratch}, pool);"
@@ -135,6 +144,9 @@ class Attention(Anchor):
         scores = float(node.attrs.get("scale", 1.0)) * (q @ k.transpose(0, 1, 3, 2))
         if len(arrays) > 3 and arrays[3] is not None:
             scores = scores + arrays[3].astype(np.float64)
+        if len(arrays) > 4:
+            down, across = (a.reshape(*scores.shape[:3], -1) for a in arrays[4:] if a is not None)
+            scores = scores + (down[..., :, None] + across[..., None, :]).reshape(scores.shape)
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
         total = weights.sum(axis=-1, keepdims=True)
@@ -159,3 +171,6 @@ class Attention(Anchor):
         apart = {f"{name}_layout": "bshd" for name in "qkv"} | {"o_layout": "bsd", "heads": 3}
         yield apart, arrays((1, 4, 3, 8), (1, 4, 3, 8), (1, 4, 3, 8))
         yield {"scale": 1.0}, arrays((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1), (1, 1))
+        for b, h, w in ((3, 4, 5), (1, 1, 1), (2, 3, 17), (1, 40, 20)):
+            q, *rest = arrays((b, h * w, 8), (b, h * w, 8), (b, h * w, 4), (b, h, w, h), (b, h, w, w))
+            yield {**merged, "heads": 1}, [q, *rest[:2], None, *rest[2:]]

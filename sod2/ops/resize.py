@@ -7,27 +7,30 @@ guard says so); for any other scale, and for scales that only execution tells, t
 sizes, the dims are those.
 
 Every axis is interpolated on its own: an output element is a sum over at most 4 taps per axis that changes, or over
-those of antialias.py. Positions are computed in float32, which decides ties of `nearest` as ONNX Runtime does; those in
-a tensor of doubles in double.
+those of antialias.py. Linear and cubic interpolation of one or two neighbouring axes of floats has a kernel
+(runtime/resize.c), which is given taps and weights of each axis as tables; the rest are element expressions, made of
+the same formulas. Positions are computed in float32, which decides ties of `nearest` as ONNX Runtime does; those in a
+tensor of doubles in double.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product as taps_of
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from sod2.dtypes import element_type
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Shape, Undef
-from sod2.ops.anchor import f32
-from sod2.ops.antialias import RADIUS, Filter, blend, taps_at
+from sod2.ops.anchor import count, f32, initializer
+from sod2.ops.antialias import RADIUS, Filter, blend
 from sod2.ops.attributes import normal_axis, present
 from sod2.ops.elementwise import CType
 from sod2.ops.lift import Element, integers, lift, nonempty_guards
-from sod2.ops.op import Array, Counting, Emitter, Facts, Index, MappingType, Op, register
+from sod2.ops.op import Array, Call, Counting, Emitter, Facts, Index, MappingType, Op, register
+from sod2.ops.resize_reference import resized
 from sod2.symbolic import Dim, as_dim, eq, minimum
 
 Examples = Iterable[tuple[Mapping[str, Any], Sequence[Array | None]]]
@@ -89,6 +92,33 @@ def scale_guards(axes: Sequence[Axis]) -> list[tuple[Dim, Dim]]:
         if not axis.size.is_constant:
             pairs.append((minimum(product, EXACT), product))
     return [(a, b) for a, b in pairs if eq(a, b) is not True]
+
+
+def kernel_axes(axes: Sequence[Axis]) -> tuple[int, int]:
+    """The axes that are the kernel's rows and columns. Where only one axis moves, it is the rows, except the last one,
+    which is the columns; then both are the same number, and there are no rows."""
+    moved = [i for i, axis in enumerate(axes) if not axis.is_kept]
+    if len(moved) == 2:
+        return moved[0], moved[1]
+    return (moved[0], moved[0]) if moved[0] == len(axes) - 1 else (moved[0], moved[0] + 1)
+
+
+@dataclass
+class Table:
+    """What positions and taps ask of an Emitter, in the loop that fills the table of an axis."""
+
+    k: Call
+    lines: list[str] = field(default_factory=list)
+
+    def c(self, value: Dim | int) -> str:
+        return self.k.c(value)
+
+    def opaque(self, text: str) -> str:
+        return text
+
+    def local(self, dtype: np.dtype[Any], text: str) -> str:
+        self.lines.append(f"const {element_type(dtype).value} v{len(self.lines)} = {text};")
+        return f"v{len(self.lines) - 1}"
 
 
 @register()
@@ -183,6 +213,51 @@ class Resize(Op):
         crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
         return axes is not None and not crops and all(axis.is_kept and not axis.is_read for axis in axes)
 
+    def is_anchor(self, node: Node, x: Facts) -> bool:
+        """Whether tables suffice: cropping and antialias need more, nearest less."""
+        if x[0] is None or x[0].dtype != np.float32 or (axes := self.axes(node, x)) is None:
+            return False
+        crops = node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        plain = node.attrs.get("mode", "nearest") != "nearest" and not node.attrs.get("antialias", 0) and not crops
+        moved = [i for i, axis in enumerate(axes) if not axis.is_kept]
+        near = 1 <= len(moved) <= 2 and moved[-1] - moved[0] < 2
+        return plain and near and not any(axis.is_read for axis in axes)
+
+    def space(self, node: Node, x: Facts, y: Facts) -> tuple[int, int] | None:
+        return 0, kernel_axes(self.axes(node, x) or [])[1]
+
+    def call(self, node: Node, k: Call, x: Facts, y: Facts) -> str:
+        assert x[0] is not None and y[0] is not None
+        axes, dims = self.axes(node, x, y[0].dims) or [], x[0].dims
+        rows, columns = kernel_axes(axes)
+        epilogue, arguments = k.epilogue()
+        fields: dict[str, object] = {"outer": k.c(count(dims[:rows])), "inner": k.c(count(dims[columns + 1 :]))}
+        fields |= {"x": k.pointer(0), "y": k.result(), "epilogue": epilogue, "args": arguments}
+        tables = []
+        for name, chosen in (("rows", axes[rows:columns]), ("columns", axes[columns : columns + 1])):
+            sizes = ["1", "1", "0"]
+            for axis in chosen:
+                assert isinstance(axis.size, Dim) and isinstance(axis.out, Dim)
+                sizes = [k.c(axis.size), k.c(axis.out), "0"]
+                if not axis.is_kept:
+                    sizes[2] = str(TAPS[str(node.attrs["mode"])])
+                    tables.append(self._table(node, Table(k), f"g.{name}", axis, x))
+            fields[name] = f"{{{', '.join([*sizes, 'NULL', 'NULL'])}}}"
+        k.setup(initializer("g", "sod2_resize", **fields))
+        scratch = k.scratch("sod2_resize_scratch(&g, threads)")
+        return "\n".join([f"sod2_resize_tables(&g, {scratch});", *tables, f"sod2_resize_run(&g, {scratch}, pool);"])
+
+    def _table(self, node: Node, table: "Table", name: str, axis: Axis, x: Facts) -> str:
+        """The loop that fills the table of an axis."""
+        e = cast(Emitter, table)
+        taps = self._taps(node, e, real(x), self._position(node, e, "i", axis, x), axis)
+        stores = [
+            f"{name}.{field}[{t} * {name}.m + i] = ({kind}){value};"
+            for t, (index, weight) in enumerate(taps)
+            for field, kind, value in (("index", "int32_t", index), ("weight", "float", weight))
+        ]
+        return "\n".join([f"for (int64_t i = 0; i < {name}.m; i++) {{", *table.lines, *stores, "}"])
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None and y[0] is not None
         c = CType(x[0].dtype, e.element(x[0].dtype))
@@ -273,30 +348,7 @@ class Resize(Op):
         return [(e.opaque(f"sod2_imax(sod2_imin({p}, {last}), 0)"), w) for p, w in zip(places, weights, strict=True)]
 
     def reference(self, node: Node, *arrays: Array | None) -> list[Array]:
-        x = arrays[0]
-        assert x is not None
-        rank = x.ndim
-        axes = [int(a) % rank for a in node.attrs.get("axes", range(rank))]
-        scales, sizes, roi = present(arrays, 2), present(arrays, 3), present(arrays, 1)
-        result, outside = x.astype(np.float64), np.zeros((1,) * rank, bool)
-        wide = np.float64 if x.dtype == np.float64 else np.float32
-        for k, axis in enumerate(axes):
-            size = x.shape[axis]
-            if scales is not None and scales.size:
-                scale = wide(scales[k])
-                out = int(np.floor(np.float32(size) * np.float32(scale)))
-            else:
-                assert sizes is not None
-                out = int(sizes[k])
-                scale = wide(out) / wide(size)
-            region = (0.0, 1.0) if roi is None or not roi.size else (roi[k], roi[k + len(axes)])
-            where = _positions(node, size, out, scale, region)
-            matrix = _weights(node, where, size, float(scale))
-            result = np.moveaxis(np.tensordot(matrix, result, (1, axis)), 0, axis)
-            outside = outside | np.moveaxis(((where < 0) | (where > size - 1)).reshape(-1, *(1,) * (rank - 1)), 0, axis)
-        if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-            result = np.where(outside, node.attrs.get("extrapolation_value", 0.0), result)
-        return [result.astype(x.dtype)]
+        return [resized(node, *arrays)]
 
     def examples(self) -> Examples:
         yield from _examples()
@@ -307,67 +359,6 @@ def real(x: Facts) -> CType:
     assert x[0] is not None
     wide = x[0].dtype == np.float64
     return CType(np.dtype(np.float64), "double") if wide else CType(np.dtype(np.float32), "float")
-
-
-def _positions(node: Node, size: int, out: int, scale: np.floating[Any], region: tuple[float, float]) -> Array:
-    """Where output elements lie in the input, by the formulas of the standard, in the type of the scale."""
-    wide = type(scale)
-    i: Array = np.arange(out, dtype=wide)
-    half = wide(0.5)
-    n, m = wide(size), wide(out)
-    mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
-    centre = (i + half) / scale - half
-    a, b = (wide(r) for r in region)
-    if mode == "half_pixel_symmetric":
-        return np.asarray(n / 2 * (1 - m / (n * scale)) + centre)
-    if mode == "pytorch_half_pixel":
-        return centre if out > 1 else i * 0
-    if mode == "asymmetric":
-        return np.asarray(i / scale)
-    if mode == "align_corners":
-        return i * (n - 1) / (m - 1) if out > 1 else i * 0
-    if mode == "tf_crop_and_resize":
-        middle = half * (a + b) * (n - 1)
-        return np.asarray(a * (n - 1) + i * ((b - a) * (n - 1)) / (m - 1) if out > 1 else middle + i)
-    return np.asarray(centre)
-
-
-def _weights(node: Node, where: Array, size: int, scale: float) -> Array:
-    """The interpolation along one axis as a matrix [out, in]."""
-    matrix = np.zeros((len(where), size))
-    mode = node.attrs.get("mode", "nearest")
-    for row, position in zip(matrix, where, strict=True):
-        if mode == "nearest":
-            rounding = {
-                "round_prefer_floor": math.ceil(position - type(position)(0.5)),
-                "round_prefer_ceil": math.floor(position + type(position)(0.5)),
-                "floor": math.floor(position),
-                "ceil": math.ceil(position),
-            }[node.attrs.get("nearest_mode", "round_prefer_floor")]
-            taps = [(rounding, 1.0)]
-        elif node.attrs.get("antialias", 0):
-            taps = taps_at(node, float(position), size, scale)
-        elif mode == "linear":
-            place = min(max(float(position), 0.0), size - 1.0)
-            taps = [(math.floor(place), 1 - place % 1), (math.floor(place) + 1, place % 1)]
-        else:
-            taps = _cubic(node, float(position), size)
-        for place, weight in taps:
-            row[min(max(place, 0), size - 1)] += weight
-    return matrix
-
-
-def _cubic(node: Node, position: float, size: int) -> list[tuple[int, float]]:
-    a = node.attrs.get("cubic_coeff_a", -0.75)
-    taps = []
-    for place in range(math.floor(position) - 1, math.floor(position) + 3):
-        d = abs(position - place)
-        weight = (a + 2) * d**3 - (a + 3) * d**2 + 1 if d <= 1 else a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-        taps.append((place, weight))
-    if node.attrs.get("exclude_outside", 0):
-        taps = [(p, w) for p, w in taps if 0 <= p < size]
-        taps = [(p, w / sum(w for _, w in taps)) for p, w in taps]
-    return taps
 
 
 def _examples() -> Examples:

@@ -30,7 +30,7 @@ typedef struct layout {
     int64_t keys, chunks;                        /* keys in a chunk, multiple of NR; number of chunks */
     int64_t queries;                             /* whose output is carried together */
     int64_t width;                               /* dv rounded up to NR */
-    int64_t v, scores, carry, max, sum, total;   /* offsets in the scratch of a thread, in floats; K comes first */
+    int64_t v, scores, carry, max, sum, terms, total; /* offsets in the scratch of a thread, in floats; K comes first */
 } layout;
 
 typedef struct job {
@@ -44,9 +44,9 @@ typedef struct job {
 typedef struct part {
     const sod2_attention *a;
     const layout *at;
-    const float *q, *k, *v, *mask;
+    const float *q, *k, *v, *mask, *down, *across;
     float *o;
-    float *packed_k, *packed_v, *scores, *carry, *max, *sum;
+    float *packed_k, *packed_v, *scores, *carry, *max, *sum, *terms;
 } part;
 
 static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -65,7 +65,8 @@ static layout plan(const sod2_attention *a) {
     at.carry = at.scores + SOD2_MR * (at.keys + PAD);
     at.max = at.carry + at.queries * at.width;
     at.sum = at.max + at.queries;
-    at.total = round_up(at.sum + at.queries, 16); /* threads share no cache line */
+    at.terms = at.sum + at.queries;
+    at.total = round_up(at.terms + (a->columns ? at.keys + SOD2_VL : 0), 16); /* threads share no cache line */
     return at;
 }
 
@@ -155,9 +156,24 @@ static float exponential_row(float *s, int64_t count, float top) {
     return vf_sum_lanes(sum0 + sum1);
 }
 
+/* What a map adds to the scores of a query and keys key .. key + count - 1, as a mask. */
+static const float *map_terms(const part *p, int64_t query, int64_t key, int64_t count) {
+    const int64_t columns = p->a->columns, lines = p->a->sk / columns;
+    const float *down = p->down + query * lines, *across = p->across + query * columns;
+    for (int64_t done = 0, n; done < count; done += n) {
+        const int64_t line = (key + done) / columns, column = (key + done) % columns;
+        n = sod2_imin(columns - column, count - done);
+        for (int64_t c = 0; c < n; c += SOD2_VL) /* what is stored behind n, the next line overwrites */
+            vf_store(p->terms + done + c,
+                     vf_load_partial(across + column + c, sod2_imin(SOD2_VL, n - c), 0.0f) + down[line]);
+    }
+    return p->terms;
+}
+
 /* Softmax of one row against one chunk; rescales what earlier chunks left of its output. */
 static void softmax_row(const part *p, float *s, int64_t count, const float *mask, int64_t row, int first) {
-    float top = scale_row_any(s, count, p->a->scale, mask, p->a->mask_col) * SOD2_LOG2E;
+    const int64_t stride = p->a->columns ? 1 : p->a->mask_col;
+    float top = scale_row_any(s, count, p->a->scale, mask, stride) * SOD2_LOG2E;
     if (first) {
         p->max[row] = top;
         p->sum[row] = exponential_row(s, count, top);
@@ -184,6 +200,7 @@ static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows
                              p->packed_k + (n + SOD2_NR) * a->d, SOD2_NR);
     for (int64_t i = 0; i < rows; i++) {
         const float *mask = p->mask == NULL ? NULL : p->mask + (query + i) * a->mask_row + key * a->mask_col;
+        if (a->columns) mask = map_terms(p, query + i, key, count);
         softmax_row(p, p->scores + i * ld, count, mask, row + i, key == 0);
     }
     const int in_place = width == a->dv;
@@ -253,6 +270,8 @@ static void run_item(void *arg, int64_t item, int thread) {
         .k = a->k + batch * a->k_batch + head * a->k_head,
         .v = a->v + batch * a->v_batch + head * a->v_head,
         .mask = a->mask == NULL ? NULL : a->mask + batch * a->mask_batch + head * a->mask_head,
+        .down = a->columns == 0 ? NULL : a->down + item / j->splits * a->sq * (a->sk / a->columns),
+        .across = a->columns == 0 ? NULL : a->across + item / j->splits * a->sq * a->columns,
         .o = o,
         .packed_k = scratch,
         .packed_v = scratch + j->at.v,
@@ -260,6 +279,7 @@ static void run_item(void *arg, int64_t item, int thread) {
         .carry = scratch + j->at.carry,
         .max = scratch + j->at.max,
         .sum = scratch + j->at.sum,
+        .terms = scratch + j->at.terms,
     };
     attend(&p, first, end);
 }

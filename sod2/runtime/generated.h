@@ -15,6 +15,7 @@
 #include "program.h"
 #include "recurrent.h"
 #include "reduce_nd.h"
+#include "resize.h"
 #include "sampling.h"
 #include "scatter.h"
 #include "stream.h"

@@ -23,6 +23,10 @@ typedef struct sod2_attention {
     float scale;
     const float *mask;
     int64_t mask_batch, mask_head, mask_row, mask_col;
+    /* With columns > 0 two terms instead of a mask: keys are cells of a map, row by row; down[batch, heads, sq, sk /
+       columns] is added by a key's row, across[batch, heads, sq, columns] by its column. */
+    const float *down, *across;
+    int64_t columns;
 } sod2_attention;
 
 /* Bytes of scratch for a run on `threads` threads: about 0.2 MB a thread for heads of 64, whatever the lengths. */
