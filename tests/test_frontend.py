@@ -59,6 +59,7 @@ REFUSED = {
     "axis": ("float[N, 4] x", "float[N, 4] y", "y = Softmax <axis = 7> (x)", "axis 7"),
     "perm": ("float[N, 4] x", "float[N, 4] y", "y = Transpose <perm = [0, 5]> (x)", "perm"),
     "predicate": ("float[N] x, float p", "float[?] y", f"y = {if_text('a = Neg(x)', 'b = Relu(x)')}", "bool"),
+    "window": ("float[1, 2, H, W] x, float[3, 2, 0, 3] w", "float[1, 3, P, Q] y", "y = Conv (x, w)", "windows of 0"),
     "element type": ("float8e4m3fn[N] x", "float8e4m3fn[N] y", "y = Identity(x)", "float8"),
     "strings": ("string[N] x", "string[N] y", "y = Identity(x)", "object"),
 }

@@ -62,9 +62,19 @@ def auto_pad(node: Node) -> str:
     return str(mode)
 
 
+def window_of(node: Node, kernel: DimLike) -> Dim:
+    """The elements of a window along one axis; ModelError when there is none."""
+    kernel = as_dim(kernel)
+    if kernel.is_constant and int(kernel) < 1:
+        raise ModelError(
+            f"{node.op} (node {node.name!r}) has windows of {kernel} elements along an axis, not of 1 or more"
+        )
+    return kernel
+
+
 def axis(node: Node, i: int, rank: int, size: DimLike, kernel: DimLike) -> Axis:
     """Windows along spatial axis `i` of `rank`, from the node's strides, dilations, pads, auto_pad and ceil_mode."""
-    size, kernel = as_dim(size), as_dim(kernel)
+    size, kernel = as_dim(size), window_of(node, kernel)
     stride, dilation = ints(node, "strides", rank, 1)[i], ints(node, "dilations", rank, 1)[i]
     extent = (kernel - 1) * dilation + 1
     mode = auto_pad(node)
@@ -94,7 +104,7 @@ def axes(node: Node, sizes: Sequence[DimLike], kernel: Sequence[DimLike]) -> lis
 def transposed_axis(node: Node, i: int, rank: int, size: DimLike, kernel: DimLike) -> Axis:
     """A transposed convolution's axis: `size` windows are written into `out` elements, of which `begin` are cut off in
     front and `end` behind (a negative `end` are elements that no window reaches)."""
-    size, kernel = as_dim(size), as_dim(kernel)
+    size, kernel = as_dim(size), window_of(node, kernel)
     stride, dilation = ints(node, "strides", rank, 1)[i], ints(node, "dilations", rank, 1)[i]
     extra = ints(node, "output_padding", rank, 0)[i]
     full = (size - 1) * stride + extra + (kernel - 1) * dilation + 1
