@@ -1,11 +1,12 @@
-"""Tensors that lie inside another one, so that Concat and Split copy nothing.
+"""Tensors that lie inside another one, so that Concat, Split and Slice copy nothing.
 
 Along an axis before which every dim is provably 1, the operands of a Concat are consecutive bytes of its result, and
-the results of a Split consecutive bytes of its operand. An operand may then be computed where the result lies. That
-is not always a gain: the whole result is reserved from the first operand on, which a long skip connection would make
-expensive. `Profile` decides: operands move into the result when the largest sum of live bytes during its life does not
-grow by it, at sampled sizes of the symbols. In a dense block, where each Concat extends the previous one's result and
-all of them are kept, memory then grows linearly instead of quadratically.
+the results of a Split and of a Slice without steps consecutive bytes of its operand. An operand may then be computed
+where the result lies, and a slice be read where the operand lies. That is not always a gain: the whole result is
+reserved from the first operand on, which a long skip connection would make expensive, and an operand as long as any
+slice of it is read. `Profile` decides: pieces move into the whole when the largest sum of live bytes during its life
+does not grow by it, at sampled sizes of the symbols. In a dense block, where each Concat extends the previous one's
+result and all of them are kept, memory then grows linearly instead of quadratically.
 
 Limits: peaks are compared before tensors are reused in place, so the decision is a heuristic; what it decides is
 always correct, because sharing.py checks the rest.
@@ -17,6 +18,8 @@ from itertools import accumulate
 import numpy as np
 
 from sod2.graph import Node
+from sod2.ops import OPS
+from sod2.ops.slice import Slice
 from sod2.peak import environments, sampled
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, as_dim, eq
@@ -39,6 +42,27 @@ def offsets(analysis: Analysis, whole: str, pieces: Sequence[str], axis: int) ->
     if not all(eq(d, 1) is True for d in dims[:axis]) or not all(n.symbols() <= known for n in lengths):
         return None
     return list(accumulate(lengths[:-1], initial=as_dim(0)))
+
+
+def offset_of_slice(analysis: Analysis, node: Node) -> Dim | None:
+    """Byte offset of a Slice's result in its operand; None where it is not consecutive bytes of it."""
+    operator, facts = OPS(node), analysis.of(node.inputs)
+    assert isinstance(operator, Slice)
+    dims, taken = analysis.dims(node.inputs[0]), analysis.dims(node.outputs[0])
+    found = operator.spans(node, facts)
+    cut = [axis for axis, (d, t) in enumerate(zip(dims, taken, strict=True)) if eq(d, t) is not True]
+    if found is None or len(cut) != 1:
+        return None
+    (axis,) = cut
+    along = found[axis]
+    if along is None or along.step != 1 or not isinstance(along.start, Dim):
+        return None
+    if not all(eq(d, 1) is True for d in dims[:axis]):
+        return None
+    start = along.start * analysis[node.inputs[0]].dtype.itemsize
+    for dim in dims[axis + 1 :]:
+        start = start * dim
+    return start if start.symbols() <= set(analysis.symbols) else None
 
 
 def axis_of(node: Node) -> int:

@@ -9,8 +9,9 @@ overwritten, because in the branch that overwrites it the Combine picks the resu
 
 Loops are planned by loop_storage.py.
 
-Operands of a Concat and results of a Split may be parts of the whole tensor (parts.py). A whole and its parts are one
-family: bytes of one are bytes of another, so nothing is written over a member while any other is still read.
+Operands of a Concat and results of a Split or a Slice may be parts of the whole tensor (parts.py). A whole and its
+parts are one family: bytes of one are bytes of another, so nothing is written over a member while any other is still
+read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ class Planner:
     predicates: dict[str, str] = field(default_factory=dict)  # Combine node -> predicate
     values: list[str] = field(default_factory=list)
     guards: dict[str, Guard] = field(default_factory=dict)  # root -> branches around the step that writes it
+    slices: dict[str, dict[str, Dim]] = field(default_factory=dict)  # root -> its Slices that are parts, and offsets
     holds: list[tuple[int, Step]] = field(default_factory=list)  # position that a step precedes
     spares: dict[str, str] = field(default_factory=dict)  # buffer without a tensor -> tensor of its size
 
@@ -185,7 +187,8 @@ class Planner:
         (node, *others), domain = group.nodes, group.nodes[0].domain
         if node.op == "Concat" and not domain and not others:
             return self.concat(group, node, position)
-        if node.op == "Split" and not domain and not others and self.split(node, position):
+        pieces = {"Split": self.split, "Slice": self.slice}.get(node.op)
+        if pieces is not None and not domain and not others and pieces(node, position):
             return []
         self.reuse(group, position)
         return [group]
@@ -242,7 +245,7 @@ class Planner:
         self.classes[name] = TensorClass({name}, position, [])
         return name
 
-    # ---- Concat and Split ----------------------------------------------------------------------------------------
+    # ---- Concat, Split, Slice ------------------------------------------------------------------------------------
 
     @cached_property
     def profile(self) -> parts.Profile:
@@ -307,6 +310,34 @@ class Planner:
             found.first = min(found.first, position)
             found.put_into(whole, offset)
         return True
+
+    def slice(self, node: Node, position: int) -> bool:
+        """Let the result be a part of the operand, where it is consecutive bytes of it and no peak grows by keeping all
+        of it; whether it is."""
+        root, (result,) = self.root(node.inputs[0]), node.outputs
+        if root not in self.slices:
+            self.slices[root] = dict(self.cuts(root))
+            inside = self.profile.move(list(self.slices[root]), root)
+            self.slices[root] = {t: self.slices[root][t] for t in inside}
+        if result not in self.slices[root]:
+            return False
+        found = self.note(result)
+        found.first = min(found.first, position)
+        found.put_into(self.classes[root], self.slices[root][result])
+        return True
+
+    def cuts(self, root: str) -> Iterator[tuple[str, Dim]]:
+        """The results of all Slices of these bytes that may be parts of them, and the bytes before each."""
+        whole = self.note(root)
+        if whole.home is not None or whole.is_value or whole.row_of is not None or whole.until >= 0:
+            return
+        for item in self.order:
+            node = item.nodes[0] if isinstance(item, Group) and len(item.nodes) == 1 else None
+            if node is None or node.op != "Slice" or node.domain or self.root(node.inputs[0]) != root:
+                continue
+            offset = parts.offset_of_slice(self.analysis, node)
+            if offset is not None and self.note(node.outputs[0]).is_plain:
+                yield node.outputs[0], offset
 
     # ---- Combine -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,13 @@ GRAPHS = {
         "s = Softmax(x) a, b = Split<axis=1, num_outputs=2>(s) c = Neg(a) d = Softmax(b) e = Mul(c, d)"
         "y = Concat<axis=1>(e, e)",
     ),
+    "slices": model(
+        "float[1, 4, N] x",
+        "float[?] y",
+        "s = Softmax(x) a = Slice(s, i0, i2, i1) b = Slice(s, i1, i3, i1) c = Slice(s, i0, i2, i2) d = Softmax(a)"
+        "e = Softmax(b) f = Add(d, e) g = Softmax(c) h = ReduceSum<keepdims=0>(g) k = Softmax(f) y = Add(k, h)",
+        {f"i{k}": np.int64([k]) for k in range(4)},
+    ),
     "unconditional": model(
         "float[N] v, bool p",
         "float[?] y",
@@ -102,7 +109,7 @@ class Replay:
             ends = [where[1] + sum(sizes[: k + 1]) for k in range(len(sizes))]
             pieces = zip(node.inputs, sizes, ends, strict=True)
             return all(self.holds(self.maker(t), (where[0], end - n, end)) for t, n, end in pieces)
-        if node is not None and node.op == "Split":
+        if node is not None and node.op in ("Split", "Slice"):
             whole = self.plan.storage.places[node.inputs[0]]
             return whole.kind != "buffer" or self.holds(self.maker(node.inputs[0]), self.bytes_of(node.inputs[0]))
         return False
