@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto
-from onnx.helper import make_tensor_value_info
 
 from baselines.tflite_convert import fix
-from models.gates import gates
 from sod2 import Options
 from sod2.codegen.target import host
 from sod2.compiler import build
@@ -51,11 +48,9 @@ class Frozen:
         return self.line()
 
     def frozen(self, shapes: list[list[int]], path: str | None, **_: object) -> onnx.ModelProto:
-        """The model for these shapes and this path; what the gates on it decide is computed, as further outputs."""
+        """The model for these shapes and this path; what the gates on it decide is computed."""
         fixed = onnx.ModelProto()
         fixed.CopyFrom(self.model)
-        reached = [gate.predicate for gate, taken in zip(gates(fixed), path or "", strict=True) if taken != "-"]
-        fixed.graph.output.extend(make_tensor_value_info(p, TensorProto.BOOL, None) for p in dict.fromkeys(reached))
         fix(fixed, shapes, path or "")
         return fixed
 

@@ -27,7 +27,6 @@ class Frozen(Engine):
     sources = (
         "baselines/frozen_session.py",
         "baselines/tflite_convert.py",
-        "models/gates.py",
         *bundle.SOURCES,
         *SOD2.sources,
     )

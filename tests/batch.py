@@ -21,7 +21,8 @@ from sod2.codegen.target import Target, compile_objects, default_cache, host, li
 from sod2.errors import ToolchainError
 
 _DEFINED = re.compile(
-    r"^(?:SOD2_INLINE|static|const sod2_program|enum \{)\b[^=({;]*?\*?(\w+)(?:\[\])? ?[=({]", re.MULTILINE
+    r"^(?:SOD2_DECIDE\(|(?:SOD2_INLINE|static|const sod2_program|enum \{)\b[^=({;]*?\*?)(\w+)(?:\[\])? ?[=({)]",
+    re.MULTILINE,
 )  # what a generated file defines at its top level
 _FIXED = {"CHOICES"}
 _HEAD = """#define sod2_main sod2_declared

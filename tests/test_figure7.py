@@ -56,6 +56,6 @@ def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = table.body
     assert len(line) == len(table.columns) == len(table.summary[0])
     none, static, values, rdp, nodes, over_static, over_values = (cell.value for cell in line[1:8])
-    assert rdp == values < static < none and static <= nodes
-    assert over_static == pytest.approx(rdp / static) and over_values == 1.0
+    assert rdp < values < static < none and static <= nodes  # only RDP knows that queries and keys have as many heads
+    assert over_static == pytest.approx(rdp / static) and over_values == pytest.approx(rdp / values)
     assert np.isfinite([cell.value for cell in line[8:]]).all()

@@ -28,6 +28,10 @@
                    int64_t *choice, int64_t *scratch)
 typedef void sod2_decide(const int64_t *sym, const int64_t *plan, const char *weights, int threads, int64_t allowance,
                          int64_t *choice, int64_t *scratch);
+typedef struct sod2_decision {
+  sod2_decide *decide;
+  int32_t step, choice, scratch;
+} sod2_decision;
 
 /* The begin of a branch. */
 #define SOD2_ENTER(depth)                      \
