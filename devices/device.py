@@ -220,7 +220,10 @@ class Device:
         built = target.compile_objects(compiled, sources, (), cache / "objects")
         folder = cache / "tools" / "+".join(path.stem for path in built)
         if not (folder / name).exists():
-            target.link_executable(compiled, built, folder / name)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as building:  # elsewhere: others may be pushing the folder
+                target.link_executable(compiled, built, Path(building) / name)
+                (Path(building) / name).replace(folder / name)
         return f"{self.files.push(folder)}/{name}"
 
     def canary_ns(self) -> int:
