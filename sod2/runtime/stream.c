@@ -33,7 +33,7 @@ static int is_pooling(const sod2_conv *second) {
    the whole, so that its bits are those of the whole. */
 static int64_t tile_rows(const sod2_conv *c) {
   static const int64_t of_version[SOD2_CONV_VERSIONS] = {
-      [SOD2_CONV_WINO2] = 2, [SOD2_CONV_WINO3] = 3, [SOD2_CONV_WINO4] = 4, [SOD2_CONV_WINO6] = 6};
+      [SOD2_CONV_WINO2] = 2, [SOD2_CONV_WINO3] = 3, [SOD2_CONV_WINO4] = 4};
   int64_t rows = 1;
   for (int v = 0; v < SOD2_CONV_VERSIONS; v++)
     for (const int64_t before = rows; c->w[v] && of_version[v] && rows % of_version[v];) rows += before;
