@@ -24,7 +24,8 @@ static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
-  int64_t shares;           /* pieces that the row blocks are cut into */
+  int64_t first, count;     /* row blocks of the window's share, */
+  int64_t pieces;           /* that these are cut into */
   int64_t pitch;            /* positions from one line to the next; panels take NR positions each */
   int64_t runs, panels;     /* of a window: pieces that are contiguous in the output, and panels of each */
   int64_t blocks;           /* that the panels of a run are cut into */
@@ -86,30 +87,33 @@ static void multiply(const sod2_window *w, const panel_plan *p, int64_t y, int64
 /* Whole lines are one run: they follow each other in the output. */
 static panel_plan plan_of(const sod2_window *w) {
   panel_plan p = {.rows = w->c->oc / w->c->groups, .row_blocks = sod2_blocks(w->c->oc / w->c->groups)};
+  p.first = sod2_window_share(w, w->share, p.row_blocks);
+  p.count = sod2_window_share(w, w->share + 1, p.row_blocks) - p.first;
   p.runs = w->columns == w->strips->ow ? 1 : w->lines;
   p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
   p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
-  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows);
+  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows) / (double)w->shares;
   const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
   p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
-  if (p.row_blocks == 1) /* the panels alone are what can be shared */
+  if (p.count == 1) /* the panels alone are what can be shared */
     p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
   const int64_t blocks = p.runs * p.blocks;
-  p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
+  p.pieces = sod2_imax(1, sod2_imin(p.count, (wanted + blocks - 1) / blocks));
   return p;
 }
 
 static int64_t chunks(const sod2_window *w) {
   const panel_plan p = plan_of(w);
-  return p.runs * p.blocks * p.shares;
+  return p.runs * p.blocks * p.pieces;
 }
 
 static void compute(const sod2_window *w, int64_t chunk, int thread) {
   (void)thread;
   const panel_plan plan = plan_of(w), *p = &plan;
-  const int64_t share = chunk % p->shares, block = chunk / p->shares % p->blocks, run = chunk / p->shares / p->blocks;
+  const int64_t piece = chunk % p->pieces, block = chunk / p->pieces % p->blocks, run = chunk / p->pieces / p->blocks;
   const int64_t depth = w->strips->depth;
-  const int64_t first_block = p->row_blocks * share / p->shares, last_block = p->row_blocks * (share + 1) / p->shares;
+  const int64_t first_block = p->first + p->count * piece / p->pieces;
+  const int64_t last_block = p->first + p->count * (piece + 1) / p->pieces;
   const int64_t first = p->panels * block / p->blocks, last = p->panels * (block + 1) / p->blocks;
   const int64_t pixel = pixels_before(first * SOD2_NR, p->pitch, w->columns);
   const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(last * SOD2_NR, p->pitch, w->columns));

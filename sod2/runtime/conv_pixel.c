@@ -44,14 +44,19 @@ static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int
   }
 }
 
+static int64_t first_panel(const sod2_window *w, int64_t share) {
+  return sod2_window_share(w, share, ((const pixel_plan *)w->plan)->panels);
+}
+
 static int64_t chunks(const sod2_window *w) {
-  return sod2_window_blocks(w, MAX_PIXELS) * ((const pixel_plan *)w->plan)->panels;
+  return sod2_window_blocks(w, MAX_PIXELS) * (first_panel(w, w->share + 1) - first_panel(w, w->share));
 }
 
 static void compute(const sod2_window *w, int64_t chunk, int thread) {
   (void)thread;
   const pixel_plan *p = w->plan;
-  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), panel = chunk / blocks, row = panel * SOD2_NR;
+  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS);
+  const int64_t panel = first_panel(w, w->share) + chunk / blocks, row = panel * SOD2_NR;
   const sod2_block b = sod2_window_block(w, blocks, SOD2_MR, chunk % blocks);
   float tile[TILE_LD * SOD2_NR], channels[SOD2_NR * TILE_LD];
   const int64_t first = w->group * p->rows + row, rows = sod2_imin(SOD2_NR, p->rows - row);

@@ -1,5 +1,5 @@
-/* Lines of a strip: rows of an image, padded and split by the column stride into phases. Whole vectors are written, up to
-   VL - 1 floats behind a line: what the next line overwrites. */
+/* Lines of a strip: rows of an image, padded and split by the column stride into phases. Whole vectors are written, up
+   to VL - 1 floats behind a line: what the next line overwrites. */
 #include "strips.h"
 
 /* VL columns of a row of `iw` from `column` on, 0 outside of it; `whole`: none is outside. */

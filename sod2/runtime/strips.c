@@ -14,9 +14,7 @@ enum {
   OWN_WINDOWS = 4,       /* for each thread, at least */
   MIN_PIXELS = 192,      /* of an own window, for each reads all weights */
   MIN_LIGHT_PIXELS = 32, /* and where those stay in L2 */
-  LIGHT_WEIGHTS = (384 << 10) / 4,
-  MIN_ROUND_PIXELS = 16, /* of a thread's window in a round, */
-  MAX_ROUND_WEIGHTS = (2 << 20) / 4
+  LIGHT_WEIGHTS = (384 << 10) / 4
 };
 static const double CYCLES_PER_FLOAT = 0.4; /* measured */
 
@@ -60,9 +58,9 @@ int sod2_strips_in_place(const sod2_conv *c) {
          c->ow == c->iw && c->ic * c->ih * c->iw < INT32_MAX;
 }
 
-/* Pieces of at most `most` that `size` is cut into: of owners each has the same number, at least `least`. */
-static int64_t pieces_of(int64_t size, int64_t most, int64_t owners, int64_t least) {
-  const int64_t each = (size + most * owners - 1) / (most * owners);
+/* Pieces of at most `most` that `size` is cut into: of owners each has the same number, and several. */
+static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
+  const int64_t least = owners > 1 ? OWN_WINDOWS : 1, each = (size + most * owners - 1) / (most * owners);
   return sod2_imin(size, sod2_imax(least, each) * owners);
 }
 
@@ -76,29 +74,28 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
   return (fill + tiles) / (double)(lines * s->ow);
 }
 
-/* Cuts the output into windows, `least` or more of each owner, whose strips take at most `floats`, or those of a line or
-   MIN_COLUMNS of it: as many whole lines as fit, or of several owners, where that is cheaper, one, two, .. lines as wide
-   as they fit. A line is cut between panels. Strips of a single owner may take more by what lies between phases. */
-static void cut(const sod2_conv *c, int64_t floats, int64_t owners, int64_t least, sod2_strips *s) {
+/* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it: as many whole
+   lines as fit, or in a thread's own windows, where that is cheaper, one, two, .. lines as wide as they fit. A line is
+   cut between panels. Strips that all threads share may take more by what lies between phases. */
+static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
   const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
   const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
   const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
   const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_below(c, c->sh, 1) - margin) / SOD2_NR; /* of one line */
-  const int64_t least_x = s->oh == 1 ? least : 1;
-  const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along, least_x);
+  const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
   double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
   s->owners = owners, s->windows_x = fewest;
   for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
     const int64_t fit = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
     if (fit < 1) break;
-    const int64_t count = pieces_of(panels, fit, along, least_x);
+    const int64_t count = pieces_of(panels, fit, along);
     if (count <= fewest) continue;
     const double cycles = window_cycles(c, s, some, (panels + count - 1) / count * SOD2_NR, count);
     if (cycles < best) best = cycles, lines = some, s->windows_x = count;
   }
-  s->windows_y = pieces_of(s->oh, lines, owners, least);
+  s->windows_y = pieces_of(s->oh, lines, owners);
   s->lines = (s->oh + s->windows_y - 1) / s->windows_y;
   s->width = sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR) + margin;
   s->channel = floats_below(c, s, c->sh);
@@ -119,15 +116,14 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   const int64_t limit = sod2_imax(MIN_FLOATS * sod2_imax(MIN_OWNERS, threads), allowed), own = limit / threads;
-  const int64_t weights = s.depth * (c->oc / c->groups);
-  cut(c, sod2_imin(OWN_FLOATS, own), threads, OWN_WINDOWS, &s);
-  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
-  const int64_t pixels = weights > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
+  cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
+  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows, rows = c->oc / c->groups;
+  const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
   s.together = threads == 1 || all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows || s.floats > own;
   if (!s.together) return s;
-  const int shared = s.oh == 1 || weights > MAX_ROUND_WEIGHTS || s.oh * s.ow < MIN_ROUND_PIXELS * threads;
-  const int64_t owners = shared ? 1 : threads;
-  cut(c, sod2_imin(owners > 1 ? OWN_FLOATS : SHARED_FLOATS, limit / owners), owners, 1, &s);
+  const int copies = threads > 1 && rows >= SOD2_NR * threads && !c->prologue;
+  cut(c, copies ? sod2_imin(OWN_FLOATS, own) : sod2_imin(SHARED_FLOATS, limit), 1, &s);
+  if (copies) s.owners = threads;
   return s;
 }
 
@@ -226,18 +222,20 @@ typedef struct strips_job {
   const void *plan;
   float *scratch;
   const sod2_window_kernel *kernel;
-  int64_t windows, threads; /* of all images and groups; that share one */
-  int64_t round, pieces;    /* a round's number; that each of its windows is filled in */
+  int64_t threads;        /* for each strips */
+  int64_t window, pieces; /* at which all threads are; that its strips are filled in */
 } strips_job;
 
-/* Window `i`, whose strips are those of `owner`. */
+/* Window `i` of all images and groups, whose strips are those of `owner`. */
 static sod2_window window_at(const strips_job *job, int64_t i, int64_t owner) {
   const sod2_conv *c = job->c;
   const sod2_strips *s = job->strips;
   const int64_t windows = s->windows_y * s->windows_x, wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
   float *strips = job->scratch + s->offsets;
-  sod2_window w = {.c = c, .strips = s, .offset = (const int32_t *)job->scratch, .threads = job->threads};
-  w.strip = strips + owner * s->floats, w.scratch = strips + s->owners * s->floats, w.plan = job->plan;
+  sod2_window w = {.c = c, .strips = s, .offset = (const int32_t *)job->scratch, .plan = job->plan, .shares = 1};
+  w.threads = job->threads;
+  if (s->together) w.share = owner, w.shares = s->owners;
+  w.strip = strips + owner * s->floats, w.scratch = strips + s->owners * s->floats;
   w.image = i / windows / c->groups, w.group = i / windows % c->groups;
   w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
   w.x0 = window_start(s, wx), w.columns = window_start(s, wx + 1) - w.x0;
@@ -253,67 +251,45 @@ static void own_window(void *arg, int64_t window, int thread) {
   for (int64_t chunk = 0; chunk < chunks; chunk++) job->kernel->compute(&w, chunk, thread);
 }
 
-/* Window of an owner in this round: each has its share of the windows, and as large ones as the others at a time.
-   False where its share is through. */
-static int window_of(const strips_job *job, int64_t owner, sod2_window *w) {
-  const int64_t owners = job->strips->owners, i = job->windows * owner / owners + job->round;
-  if (i >= job->windows * (owner + 1) / owners) return 0;
-  *w = window_at(job, i, owner);
-  return 1;
-}
-
 static void fill_chunk(void *arg, int64_t chunk, int thread) {
   (void)thread;
   const strips_job *job = arg;
-  sod2_window w;
-  if (window_of(job, chunk / job->pieces, &w)) fill_piece(&w, chunk % job->pieces, job->pieces);
+  const sod2_window w = window_at(job, job->window, chunk / job->pieces);
+  fill_piece(&w, chunk % job->pieces, job->pieces);
 }
 
-/* The windows of a round have their chunks one after the other. */
+/* The shares of a window have their chunks one after the other. */
 static void compute_chunk(void *arg, int64_t chunk, int thread) {
   const strips_job *job = arg;
-  sod2_window w;
-  for (int64_t owner = 0; owner < job->strips->owners; owner++) {
-    if (!window_of(job, owner, &w)) continue;
-    const int64_t chunks = owner + 1 < job->strips->owners ? job->kernel->chunks(&w) : chunk + 1;
-    if (chunk < chunks) {
-      job->kernel->compute(&w, chunk, thread);
-      return;
-    }
-    chunk -= chunks;
-  }
+  sod2_window w = window_at(job, job->window, 0);
+  for (int64_t chunks; w.share + 1 < w.shares && chunk >= (chunks = job->kernel->chunks(&w)); chunk -= chunks)
+    w = window_at(job, job->window, w.share + 1);
+  job->kernel->compute(&w, chunk, thread);
 }
 
-/* Chunks of a round, whose windows are prepared where they are read in place. */
-static int64_t round_chunks(const strips_job *job) {
+static void compute_together(strips_job *job, sod2_pool *pool) {
+  const sod2_strips *s = job->strips;
   int64_t chunks = 0;
-  sod2_window w;
-  for (int64_t owner = 0; owner < job->strips->owners; owner++)
-    if (window_of(job, owner, &w)) {
-      if (job->strips->in_place && job->kernel->prepare) job->kernel->prepare(&w);
-      chunks += job->kernel->chunks(&w);
-    }
-  return chunks;
+  for (int64_t owner = 0; owner < s->owners; owner++) {
+    const sod2_window w = window_at(job, job->window, owner);
+    chunks += job->kernel->chunks(&w);
+    if (s->in_place && job->kernel->prepare) job->kernel->prepare(&w);
+  }
+  if (!s->in_place) sod2_parallel(pool, s->owners * job->pieces, fill_chunk, job);
+  sod2_parallel(pool, chunks, compute_chunk, job);
 }
 
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
                      const sod2_window_kernel *kernel) {
-  const int64_t threads = sod2_pool_threads(pool);
+  const int64_t windows = c->n * c->groups * s->windows_y * s->windows_x;
   strips_job job = {.c = c, .strips = s, .plan = plan, .scratch = scratch, .kernel = kernel};
-  job.windows = c->n * c->groups * s->windows_y * s->windows_x;
-  job.threads = s->together ? sod2_imax(1, threads / s->owners) : 1;
+  job.threads = sod2_imax(1, sod2_pool_threads(pool) / s->owners);
   job.pieces = sod2_imin(c->ic / c->groups, 4 * job.threads);
   fill_offsets(c, s, (int32_t *)scratch);
-  if (!s->together) {
-    sod2_parallel(pool, job.windows, own_window, &job);
-    return;
-  }
-  const int64_t rounds = (job.windows + s->owners - 1) / s->owners;
-  for (; job.round < rounds; job.round++) {
-    const int64_t chunks = round_chunks(&job);
-    if (!s->in_place) sod2_parallel(pool, s->owners * job.pieces, fill_chunk, &job);
-    sod2_parallel(pool, chunks, compute_chunk, &job);
-  }
+  if (s->together)
+    for (; job.window < windows; job.window++) compute_together(&job, pool);
+  else
+    sod2_parallel(pool, windows, own_window, &job);
 }
 
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most) {

@@ -7,9 +7,10 @@
    all pixels are one line, cut between panels of NR pixels; that of stride 1 is read in place.
 
    Where the image is large, a thread takes each window of its own through copying and products: strips stay in its
-   caches, and no thread waits for another. Otherwise all threads take windows together in rounds, first through copying,
-   then through products. A round has a window for each thread, of equal size, so that most strips are read on the core
-   that filled them; or a single window, where the weights that each thread then reads would take longer. */
+   caches, and no thread waits for another. Otherwise all threads take one window after the other together: first the
+   copying, then the products. Each has strips of its own there too, and a share of the output channels: to read what
+   another core wrote takes longer than to copy the image twice. Where the channels are too few for that, or the image
+   is computed, threads do share strips. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
@@ -24,8 +25,8 @@ typedef struct sod2_strips {
   int64_t lines, width;                 /* output lines of a window; floats of a line of a phase */
   int64_t channel;                      /* floats from channel to channel */
   int64_t offsets, floats;              /* floats of the table of offsets and of the strips of a window */
-  int64_t owners;                       /* windows that have strips at a time, */
-  int together;                         /* computed in rounds by all threads, or each by one */
+  int64_t owners;                       /* of strips: threads, or one for all, */
+  int together;                         /* at the same window, of which each has a share of the output channels */
 } sod2_strips;
 
 /* A window of one image and group, with its strips filled. */
@@ -36,11 +37,17 @@ typedef struct sod2_window {
   float *strip;                         /* of this window */
   const float *base;                    /* of the first pixel: there, or in place */
   int64_t image, group;
+  int64_t share, shares;                /* of the output channels, */
+  int64_t threads;                      /* that are to compute it */
   int64_t y0, lines, x0, columns;
-  int64_t threads;                      /* that share it */
   float *scratch;                       /* of the kernel, behind the strips */
   const void *plan;                     /* of the kernel */
 } sod2_window;
+
+/* Where the window's share of `size` blocks of output channels begins; that of the next share is its end. */
+SOD2_INLINE int64_t sod2_window_share(const sod2_window *w, int64_t share, int64_t size) {
+  return size * share / w->shares;
+}
 
 /* Strips for a pool of `threads`. */
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads);
