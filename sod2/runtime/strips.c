@@ -79,7 +79,7 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
    cut between panels. Strips that all threads share may take more by what lies between phases. */
 static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
   const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
-  const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
+  const int64_t area = (floats - SOD2_NR) / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
   const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
   const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_below(c, c->sh, 1) - margin) / SOD2_NR; /* of one line */
