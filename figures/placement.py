@@ -16,7 +16,7 @@ from typing import Any
 
 from baselines.rows import Row
 from devices.device import Device
-from figures import data, provenance
+from figures import data, own_artifact, provenance
 from figures.layout import Cell, Column, Notes, Table, number
 from figures.optimum import Optimum, Solver
 from figures.versus import DASH, reported_range
@@ -81,9 +81,9 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
     with Solver(SECONDS) as solver:
         for model in config["models"]:
             found = [row for row in data.select(own, model=model, status="ok") if row.first]
-            folder = Path(f"results/bundles/{device.name}/cpu/{data.SUBJECT}/{model}")
+            folder = own_artifact.folder(model, device)
             title = MODELS[model].title
-            if not found or not (folder / "model.so").exists():
+            if not found or folder is None:
                 reason = data.hole(data.select(own, model=model)) if not found else "compiled for another machine"
                 body.append([Cell(title), Cell(DASH, marks=notes.mark(f"{title}: {reason}.")), *[Cell()] * 8])
                 continue

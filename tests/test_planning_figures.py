@@ -14,7 +14,7 @@ import sod2
 from baselines import environment
 from baselines.rows import Row
 from devices import device
-from figures import figure8, memory_walk, optimum, placement
+from figures import figure8, memory_walk, optimum, placement, roofline
 from figures.layout import Table
 from models import build
 from sod2.codegen import target
@@ -66,6 +66,19 @@ def test_figure_8(rows: list[Row]) -> None:
         assert sum(shares) == pytest.approx(100)
     assert found["Order Exact steps (%)"] == 100
     assert table.caption.startswith("Known or mixed are 100.0 % of the sub-graphs, and 100.0 % of the steps")
+
+
+def test_roofline(rows: list[Row]) -> None:
+    """What another engine's ratio would be grows by as much as the limit is below the latency."""
+    engines = {name: {"title": name, "tables": ["table6"], "options": {}, "adapter": name} for name in ("ort", "sod2")}
+    rows = [*rows, *(row for sample in (0, 1) for row in runs("ort", "codebert", sample, 18, 18))]
+    table = roofline.table({**CONFIG, "engines": engines}, rows, HOST)
+    found = cells(table, 0)
+    share = float(found["SoD² Of its limit"] or 0)
+    assert 0 < share < 1  # a tiny model, and 9 ms
+    assert found["ort Measured"] == pytest.approx(2)
+    assert found["ort At the limit"] == pytest.approx(2 / share)
+    assert [cell.value for cell in table.summary[0][1:]] == [cell.value for cell in table.body[0][1:]]
 
 
 def test_placement(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
