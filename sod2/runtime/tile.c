@@ -95,6 +95,7 @@ enum {
   for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
     ROWS_##R(ZERO_ROW)                                                                                                \
     LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
+    __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */     \
     if (accumulate) { ROWS_##R(ADD_ROW) }                                                                             \
     ROWS_##R(STORE_ROW)                                                                                               \
   }
