@@ -18,7 +18,7 @@ from sod2 import conv_cost, packing
 
 RUNTIME = Path(packing.__file__).parent / "runtime"
 SOURCES = [
-    *("gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "conv_dot"),
+    *("gemm", "tile", "strips", "strip_lines", "conv", "conv_panel", "conv_pixel", "conv_dot"),
     *("winograd", "depthwise", "conv_transpose"),
 ]
 I64, PTR = ctypes.c_int64, ctypes.c_void_p

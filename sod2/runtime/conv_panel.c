@@ -67,10 +67,9 @@ static void squeeze(float *tile, int64_t height, int64_t x, int64_t pitch, int64
 
 /* A row block over panels [first, last) of a run that begins with line y: tile[row][pixel]. What a panel has behind its
    last pixel is overwritten by the next panel. */
-static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t last, int64_t row, int64_t height,
-                     const float *weights, sod2_tile_gather kernel, float *tile) {
+static void multiply(const sod2_window *w, const panel_plan *p, int64_t y, int64_t first, int64_t last, int64_t row,
+                     int64_t height, const float *weights, sod2_tile_gather kernel, float *tile) {
   const sod2_strips *s = w->strips;
-  const panel_plan *p = w->plan;
   const int64_t begin = pixels_before(first * SOD2_NR, p->pitch, w->columns);
   for (int64_t panel = first; panel < last; panel++) {
     const int64_t line = panel * SOD2_NR / p->pitch, x = panel * SOD2_NR % p->pitch;
@@ -84,10 +83,30 @@ static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t las
   }
 }
 
-static void panel_chunk(void *arg, int64_t chunk, int thread) {
+/* Whole lines are one run: they follow each other in the output. */
+static panel_plan plan_of(const sod2_window *w) {
+  panel_plan p = {.rows = w->c->oc / w->c->groups, .row_blocks = sod2_blocks(w->c->oc / w->c->groups)};
+  p.runs = w->columns == w->strips->ow ? 1 : w->lines;
+  p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
+  p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
+  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows);
+  const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
+  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
+  if (p.row_blocks == 1) /* the panels alone are what can be shared */
+    p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
+  const int64_t blocks = p.runs * p.blocks;
+  p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
+  return p;
+}
+
+static int64_t chunks(const sod2_window *w) {
+  const panel_plan p = plan_of(w);
+  return p.runs * p.blocks * p.shares;
+}
+
+static void compute(const sod2_window *w, int64_t chunk, int thread) {
   (void)thread;
-  const sod2_window *w = arg;
-  const panel_plan *p = w->plan;
+  const panel_plan plan = plan_of(w), *p = &plan;
   const int64_t share = chunk % p->shares, block = chunk / p->shares % p->blocks, run = chunk / p->shares / p->blocks;
   const int64_t depth = w->strips->depth;
   const int64_t first_block = p->row_blocks * share / p->shares, last_block = p->row_blocks * (share + 1) / p->shares;
@@ -101,7 +120,7 @@ static void panel_chunk(void *arg, int64_t chunk, int thread) {
     const int64_t row = sod2_block_start(i, p->rows, p->row_blocks), output = w->group * p->rows + row;
     const int64_t height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
     const sod2_tile_gather *const kernels = streamed && i > first_block ? sod2_tile_stream_a : sod2_tile_gather_b;
-    multiply(w, run, first, last, output, height, weights + row * depth, kernels[height], tile);
+    multiply(w, p, run, first, last, output, height, weights + row * depth, kernels[height], tile);
     sod2_conv_store(w->c, tile, TILE_LD, w->image, output, height, (w->y0 + run) * w->strips->ow + w->x0 + pixel,
                     end - pixel);
   }
@@ -109,6 +128,7 @@ static void panel_chunk(void *arg, int64_t chunk, int thread) {
 
 static void copy_tail(const sod2_window *w) {
   const sod2_strips *s = w->strips;
+  if (!tail_floats(s)) return;
   const int64_t count = s->ow % SOD2_NR, first = s->ow - count;
   int32_t *offset = tail_offsets(w);
   for (int64_t k = 0; k < s->depth; k++) {
@@ -121,30 +141,10 @@ static void copy_tail(const sod2_window *w) {
   }
 }
 
-/* Whole lines are one run: they follow each other in the output. */
-static void compute(const sod2_window *w, sod2_pool *pool) {
-  sod2_window window = *w;
-  panel_plan p = *(const panel_plan *)w->plan;
-  p.runs = w->columns == w->strips->ow ? 1 : w->lines;
-  p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
-  p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
-  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows);
-  const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), (int64_t)(cycles / MIN_CYCLES));
-  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
-  if (p.row_blocks == 1) /* the panels alone are what can be shared */
-    p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
-  const int64_t blocks = p.runs * p.blocks;
-  p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
-  window.plan = &p;
-  if (tail_floats(w->strips)) copy_tail(w);
-  sod2_parallel(pool, blocks * p.shares, panel_chunk, &window);
-}
-
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
-  const panel_plan p = {.rows = c->oc / c->groups, .row_blocks = sod2_blocks(c->oc / c->groups)};
-  sod2_strips_run(c, &s, &p, scratch, pool, compute);
+  sod2_strips_run(c, &s, NULL, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
 }
 
 /* The tile steps, then what the epilogue costs a vector of results: measured. */

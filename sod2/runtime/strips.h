@@ -6,8 +6,10 @@
    (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. To a 1x1 convolution
    all pixels are one line, cut between panels of NR pixels; that of stride 1 is read in place.
 
-   Where the image is large, a thread has strips of its own and takes a window through copying and products: they stay
-   in its caches, and no thread waits for another. Otherwise all threads share the strips of one window at a time. */
+   Where the image is large, a thread takes each window of its own through copying and products: strips stay in its
+   caches, and no thread waits for another. Otherwise all threads take windows together in rounds, first through copying,
+   then through products. A round has a window for each thread, of equal size, so that most strips are read on the core
+   that filled them; or a single window, where the weights that each thread then reads would take longer. */
 #ifndef SOD2_STRIPS_H
 #define SOD2_STRIPS_H
 
@@ -22,7 +24,8 @@ typedef struct sod2_strips {
   int64_t lines, width;                 /* output lines of a window; floats of a line of a phase */
   int64_t channel;                      /* floats from channel to channel */
   int64_t offsets, floats;              /* floats of the table of offsets and of the strips of a window */
-  int64_t owners;                       /* threads with strips of their own; 1: all share those of one window */
+  int64_t owners;                       /* windows that have strips at a time, */
+  int together;                         /* computed in rounds by all threads, or each by one */
 } sod2_strips;
 
 /* A window of one image and group, with its strips filled. */
@@ -34,6 +37,7 @@ typedef struct sod2_window {
   const float *base;                    /* of the first pixel: there, or in place */
   int64_t image, group;
   int64_t y0, lines, x0, columns;
+  int64_t threads;                      /* that share it */
   float *scratch;                       /* of the kernel, behind the strips */
   const void *plan;                     /* of the kernel */
 } sod2_window;
@@ -57,9 +61,20 @@ int sod2_strips_in_place(const sod2_conv *c);
 /* Expected cycles to fill all strips, however they are cut: versions are compared without a plan of each. */
 double sod2_strips_cost(const sod2_conv *c);
 
-/* Fills the strips of one window after the other and hands each to `compute`. */
+/* How a kernel computes a window: in so many chunks, after `prepare`, which may be NULL, where it is read in place. */
+typedef struct sod2_window_kernel {
+  void (*prepare)(const sod2_window *w);
+  int64_t (*chunks)(const sod2_window *w);
+  void (*compute)(const sod2_window *w, int64_t chunk, int thread);
+} sod2_window_kernel;
+
+/* Fills the strips of all windows and computes them. */
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
-                     void (*compute)(const sod2_window *w, sod2_pool *pool));
+                     const sod2_window_kernel *kernel);
+
+SOD2_INLINE void sod2_strip_zero(float *dst, int64_t n) {
+  for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
+}
 
 /* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * sw], or 0 outside of
    the plane. Up to VL - 1 floats behind the last line are overwritten. */
@@ -77,9 +92,9 @@ typedef struct sod2_block {
   int64_t first, count;         /* linear pixels of the output */
 } sod2_block;
 
-/* Number of blocks of at most `most` pixels, and one of them; pieces of a line start at multiples of `unit`, which
+/* Number of blocks of at most `most` pixels, and one of so many; pieces of a line start at multiples of `unit`, which
    divides `most`. */
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most);
-sod2_block sod2_window_block(const sod2_window *w, int64_t most, int64_t unit, int64_t index);
+sod2_block sod2_window_block(const sod2_window *w, int64_t blocks, int64_t unit, int64_t index);
 
 #endif
