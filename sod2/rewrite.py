@@ -183,9 +183,10 @@ class _Rewriter:
 
     def rewritten(self, root: Node) -> tuple[list[Node], list[Node], dict[str, Array]] | None:
         """By the first rule that improves what ends in `root`: the nodes that go, those that come, new constants."""
-        if self.analysis[root.outputs[0]].dtype.kind != "f":
+        rules = self.rules.get(root.op, ())
+        if not rules or self.analysis[root.outputs[0]].dtype.kind != "f":
             return None
-        for rule in self.rules.get(root.op, ()):
+        for rule in rules:
             for match in self.matches(rule, root):
                 result = self.built(rule, match) if self.admits(rule, match) else None
                 if result is None:
