@@ -47,6 +47,7 @@ enum {
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
+#define COPY_B(i, j) vf_store(copy + j * SOD2_VL, b##j);
 
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
 #define ADD_ROW(i) COLUMNS(ADD, i)
@@ -95,6 +96,7 @@ enum {
   for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
     ROWS_##R(ZERO_ROW)                                                                                                \
     LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
+    __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */     \
     if (accumulate) { ROWS_##R(ADD_ROW) }                                                                             \
     ROWS_##R(STORE_ROW)                                                                                               \
   }
@@ -147,6 +149,17 @@ enum {
         ROWS_##R(GATHERED_ROW)                                                                                        \
         b += SOD2_NR;)                                                                                                \
   }                                                                                                                   \
+  NOINLINE void copy_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,  \
+                           int accumulate, float *copy) {                                                             \
+    SUM(R, LOOP,                                                                                                      \
+        const float *b = b0 + *offset++;                                                                              \
+        PREFETCH(b + 2 * SOD2_NR)                                                                                     \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        COLUMNS(COPY_B, 0)                                                                                            \
+        ROWS_##R(PACKED_ROW)                                                                                          \
+        a += R;                                                                                                       \
+        copy += SOD2_NR;)                                                                                             \
+  }                                                                                                                   \
   DEFINE_GATHER_B(gather_b_##R, R, LOOP, b + 2 * SOD2_NR)                                                             \
   DEFINE_GATHER_B(stream_a_##R, R, LOOP, a + following)                                                               \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
@@ -188,6 +201,7 @@ const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
 const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
 const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
 const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
+const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
 /* A transpose in log2(VL) rounds. In the round of distance d, vectors r and r + d exchange the lanes whose index has
