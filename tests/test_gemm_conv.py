@@ -42,7 +42,7 @@ class Gemm(ctypes.Structure):
         ("a", PTR),
         *((name, I64) for name in ("lda", "a_batch", "a_col")),
         ("b", PTR),
-        ("b_batch", I64),
+        *((name, I64) for name in ("b_batch", "b_count")),
         ("out", PTR),
         *((name, I64) for name in ("ldo", "out_batch")),
         ("epilogue", PTR),

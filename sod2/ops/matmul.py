@@ -168,8 +168,8 @@ def product(
 
 
 def batch_of(x: Facts) -> str | None:
-    """How the kernel walks the batches: "rows" (one B for all: batches of A are more rows), "left" (each A takes the next B,
-    in turn), "right" (one A for all B), or None when the broadcast is known only at run time or mixes these."""
+    """How the kernel walks the batches: "rows" (one B for all: batches of A are more rows), "left" (each A takes the
+    next B, in turn), "right" (one A for all B), or None when the broadcast is known only at run time or mixes these."""
     a, b = dims_of(x[0])[:-2], dims_of(x[1])[:-2]
     if not all(isinstance(d, Dim) for d in (*a, *b)):
         return None
