@@ -75,7 +75,7 @@ def mapped(scores: str, width: int, heads: str = "B") -> onnx.ModelProto:
     return model(inputs, "float[?, ?, ?] y", FLAT + scores + BEHIND, stored)
 
 
-@pytest.mark.parametrize("width", [1, 5, 40, 200])
+@pytest.mark.parametrize("width", [1, 5, 8, 14, 17, 23, 40, 200])
 @pytest.mark.parametrize("scores", [*MAPS, "plain"])
 def test_heads_in_the_first_dim(scores: str, width: int) -> None:
     """With and without terms of relative positions; at 200 columns keys take more than one chunk."""

@@ -42,7 +42,7 @@ class Gemm(ctypes.Structure):
         ("a", PTR),
         *((name, I64) for name in ("lda", "a_batch", "a_col")),
         ("b", PTR),
-        ("b_batch", I64),
+        *((name, I64) for name in ("b_batch", "b_count")),
         ("out", PTR),
         *((name, I64) for name in ("ldo", "out_batch")),
         ("epilogue", PTR),
@@ -157,7 +157,7 @@ def run_gemm(
     out = np.full((batch, m, n), np.nan, np.float32)
     gemm = Gemm(
         batch, m, n, k, pointer(stored), 1 if transposed else k, m * k, m if transposed else 1,
-        pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, pointer(out), n, m * n,
+        pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, 0, pointer(out), n, m * n,
     )  # fmt: skip
     if not fused:
         kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])

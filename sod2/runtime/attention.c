@@ -36,7 +36,7 @@ typedef struct layout {
     int64_t width;                               /* dv rounded up to NR */
     int64_t distances, band;                     /* packed, and of a row of a block; with relative positions only */
     /* Offsets in the scratch of a thread, in floats; K comes first. */
-    int64_t v, scores, carry, max, sum, terms, packed_distances, bands, total;
+    int64_t v, scores, carry, max, sum, packed_distances, bands, total;
 } layout;
 
 typedef struct job {
@@ -53,7 +53,7 @@ typedef struct part {
     const float *q, *k, *v, *mask, *down, *across, *place, *distances;
     const uint8_t *hidden;
     float *o;
-    float *packed_k, *packed_v, *scores, *carry, *max, *sum, *terms, *packed_distances, *bands;
+    float *packed_k, *packed_v, *scores, *carry, *max, *sum, *packed_distances, *bands;
 } part;
 
 static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -72,8 +72,7 @@ static layout plan(const sod2_attention *a, int64_t splits) {
     at.carry = at.scores + SOD2_MR * (at.keys + PAD);
     at.max = at.carry + at.queries * at.width;
     at.sum = at.max + at.queries;
-    at.terms = at.sum + at.queries;
-    at.packed_distances = at.terms + (a->columns ? at.keys + SOD2_VL : 0);
+    at.packed_distances = at.sum + at.queries;
     at.bands = at.packed_distances;
     if (a->relative) {
         at.distances = round_up(at.keys + (at.chunks == 1 ? (a->sq + splits - 1) / splits : at.queries), SOD2_NR);
@@ -175,18 +174,30 @@ static float exponential_row(float *s, int64_t count, float top) {
     return vf_sum_lanes(sum0 + sum1);
 }
 
-/* What a map adds to the scores of a query and keys key .. key + count - 1, as a mask. */
-static const float *map_terms(const part *p, int64_t query, int64_t key, int64_t count) {
+/* As scale_row, for keys key .. key + count - 1 with the terms of a map, line by line; a chunk may begin or end within
+   one. Vectors are stored as a whole where two of them reach as far: what is behind a line's end was loaded before. */
+static float scale_map_row(const part *p, float *s, int64_t query, int64_t key, int64_t count) {
     const int64_t columns = p->a->columns, lines = p->a->sk / columns;
-    const float *down = p->down + query * lines, *across = p->across + query * columns;
-    for (int64_t done = 0, n; done < count; done += n) {
-        const int64_t line = (key + done) / columns, column = (key + done) % columns;
-        n = sod2_imin(columns - column, count - done);
-        for (int64_t c = 0; c < n; c += SOD2_VL) /* what is stored behind n, the next line overwrites */
-            vf_store(p->terms + done + c,
-                     vf_load_partial(across + column + c, sod2_imin(SOD2_VL, n - c), 0.0f) + down[line]);
+    const float *down = p->down + query * lines + key / columns, *across = p->across + query * columns;
+    const float scale = p->a->scale;
+    vf x = vf_load(s), top = vf_splat(LOWEST);
+    for (int64_t done = 0, column = key % columns; done < count;) {
+        const int64_t n = sod2_imin(sod2_imin(columns - column, count - done), SOD2_VL);
+        const vf term = vf_load_partial(across + column, n, LOWEST) + *down;
+        const vf next = vf_load(s + done + n);
+        x = vf_max(vf_splat(LOWEST), x * scale + term);
+        if (2 * n >= SOD2_VL)
+            vf_store(s + done, x);
+        else
+            vf_store_partial(s + done, x, n);
+        top = vf_max(x, top);
+        x = next;
+        done += n;
+        column += n;
+        if (column == columns) column = 0, down++;
     }
-    return p->terms;
+    if (count % SOD2_VL) vf_store(s + count, vf_splat(-INFINITY));
+    return vf_max_lanes(top);
 }
 
 /* Adds relative positions to the scores of `rows` queries from `query` against keys that begin with the chunk's. The
@@ -212,10 +223,18 @@ static void hide(const sod2_attention *a, const uint8_t *hidden, float *s, int64
     for (int64_t n = 0; n < count; n++) s[n] = (hidden[n * a->hidden_col] != 0) == a->hides ? fill : s[n];
 }
 
-/* Softmax of one row against one chunk; rescales what earlier chunks left of its output. */
-static void softmax_row(const part *p, float *s, int64_t count, const float *mask, int64_t row, int first) {
-    const int64_t stride = p->a->columns ? 1 : p->a->mask_col;
-    float top = scale_row_any(s, count, p->a->scale, mask, stride) * SOD2_LOG2E;
+/* The scores of one query against keys key .. key + count - 1 as softmax takes them; returns the maximum. */
+static float finish_row(const part *p, float *s, int64_t query, int64_t key, int64_t count) {
+    const sod2_attention *a = p->a;
+    if (a->hidden) hide(a, p->hidden + query * a->hidden_row + key * a->hidden_col, s, count);
+    if (a->columns) return scale_map_row(p, s, query, key, count);
+    const float *mask = p->mask == NULL ? NULL : p->mask + query * a->mask_row + key * a->mask_col;
+    return scale_row_any(s, count, a->scale, mask, a->mask_col);
+}
+
+/* Softmax of one row with its maximum against one chunk; rescales what earlier chunks left of its output. */
+static void softmax_row(const part *p, float *s, int64_t count, float top, int64_t row, int first) {
+    top *= SOD2_LOG2E;
     if (first) {
         p->max[row] = top;
         p->sum[row] = exponential_row(s, count, top);
@@ -243,13 +262,9 @@ static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows
         sod2_tile_rows[rows](a->d, q, a->q_row, p->packed_k + n * a->d, SOD2_NR, p->scores + n, ld, 0,
                              p->packed_k + (n + SOD2_NR) * a->d, SOD2_NR);
     if (a->relative) add_distances(p, query, rows, last, count);
-    for (int64_t i = 0; i < rows; i++) {
-        if (a->hidden)
-            hide(a, p->hidden + (query + i) * a->hidden_row + key * a->hidden_col, p->scores + i * ld, count);
-        const float *mask = p->mask == NULL ? NULL : p->mask + (query + i) * a->mask_row + key * a->mask_col;
-        if (a->columns) mask = map_terms(p, query + i, key, count);
-        softmax_row(p, p->scores + i * ld, count, mask, row + i, key == 0);
-    }
+    float top[SOD2_MR]; /* of all rows first: what a row's last stores hold is not yet to be read as other vectors */
+    for (int64_t i = 0; i < rows; i++) top[i] = finish_row(p, p->scores + i * ld, query + i, key, count);
+    for (int64_t i = 0; i < rows; i++) softmax_row(p, p->scores + i * ld, count, top[i], row + i, key == 0);
     const int in_place = width == a->dv;
     const float *v = in_place ? p->v + key * a->v_row : p->packed_v;
     const int64_t ldv = in_place ? a->v_row : width;
@@ -333,7 +348,6 @@ static void run_item(void *arg, int64_t item, int thread) {
         .carry = scratch + j->at.carry,
         .max = scratch + j->at.max,
         .sum = scratch + j->at.sum,
-        .terms = scratch + j->at.terms,
         .packed_distances = scratch + j->at.packed_distances,
         .bands = scratch + j->at.bands,
     };
