@@ -22,6 +22,7 @@ SOD2_INLINE int64_t panels_of(int64_t pixels) { return (pixels + SOD2_NR - 1) / 
 
 /* Of phase `f` of an axis: how far behind the first output's place the last tap reads, -1 if none reads the phase. */
 static int64_t reach(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
+  if (stride == 1) return (taps - 1) * dilation; /* plans are made for every new shape */
   int64_t far = -1;
   for (int64_t k = 0; k < taps; k++)
     if (k * dilation % stride == f) far = k * dilation / stride;
@@ -64,11 +65,14 @@ static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
   return sod2_imin(size, sod2_imax(least, each) * owners);
 }
 
+/* Lines of all row phases together, in the strip of a channel of a window of `lines`. */
+SOD2_INLINE int64_t lines_of(const sod2_strips *s, int64_t lines) { return s->row_phases * lines + s->row_reach; }
+
 /* Expected cycles a pixel of windows of so many lines and columns, `count` beside each other: to fill, and in tiles. */
 static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t lines, int64_t columns, int64_t count) {
   const int64_t margin = (c->kw - 1) * c->dw / c->sw;
   const int64_t panels = count > 1 ? lines * panels_of(s->ow) : panels_of((lines - 1) * (columns + margin) + columns);
-  const double rows = (double)(lines_below(c, c->sh, lines) * s->column_phases * count);
+  const double rows = (double)(lines_of(s, lines) * s->column_phases * count);
   const double fill = CYCLES_PER_FLOAT * rows * (double)((columns + margin) * (c->ic / c->groups));
   const double tiles = (double)(panels * s->depth) * sod2_block_cycles(c->oc / c->groups);
   return (fill + tiles) / (double)(lines * s->ow);
@@ -81,14 +85,14 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
   const int64_t area = (floats - SOD2_NR) / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
-  const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
-  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_below(c, c->sh, 1) - margin) / SOD2_NR; /* of one line */
+  const int64_t whole = (area / (s->ow + margin) - s->row_reach) / s->row_phases;
+  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_of(s, 1) - margin) / SOD2_NR; /* of one line */
   const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
   double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
   s->owners = owners, s->windows_x = fewest;
   for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
-    const int64_t fit = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
+    const int64_t fit = (area / lines_of(s, some) - margin) / SOD2_NR;
     if (fit < 1) break;
     const int64_t count = pieces_of(panels, fit, along);
     if (count <= fewest) continue;
@@ -98,7 +102,7 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   s->windows_y = pieces_of(s->oh, lines, owners);
   s->lines = (s->oh + s->windows_y - 1) / s->windows_y;
   s->width = sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR) + margin;
-  s->channel = floats_below(c, s, c->sh);
+  s->channel = s->column_phases * (lines_of(s, s->lines) * s->width + s->row_phases * SOD2_VL);
   s->floats = sod2_line(c->ic / c->groups * s->channel + SOD2_NR); /* the last vectors read beyond the end */
 }
 
@@ -114,6 +118,7 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   }
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
+  s.row_reach = lines_below(c, c->sh, 0);
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   const int64_t limit = sod2_imax(MIN_FLOATS * sod2_imax(MIN_OWNERS, threads), allowed), own = limit / threads;
   cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);

@@ -22,6 +22,7 @@ typedef struct sod2_strips {
   int64_t windows_y, windows_x;         /* the output is cut into windows */
   int64_t depth;                        /* k: taps of a group */
   int64_t row_phases, column_phases;    /* those that are read */
+  int64_t row_reach;                    /* lines behind those of the outputs, of all row phases together */
   int64_t lines, width;                 /* output lines of a window; floats of a line of a phase */
   int64_t channel;                      /* floats from channel to channel */
   int64_t offsets, floats;              /* floats of the table of offsets and of the strips of a window */
