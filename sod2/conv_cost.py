@@ -78,12 +78,15 @@ def _block_cycles(size: int, tile: Tile) -> float:
     return max(size * (tile.nr // tile.lanes) / 2, 4.0 * blocks)
 
 
-def _panels(layer: ConvLayer, tile: Tile) -> int:
-    """Panels of pixels of one image: across the ends of lines, or beginning anew where that wastes less."""
+def _panels(layer: ConvLayer, tile: Tile) -> float:
+    """Panels of pixels of one image: across the ends of lines, or beginning anew where that wastes less.
+
+    Of the last panel half suffices where there are no more pixels.
+    """
     lines, pixels = layer.lines
     margin = (layer.kernel[1] - 1) * layer.dilation[1] // layer.stride[1]
     pitch = min(pixels + margin, ceil(pixels / tile.nr) * tile.nr)
-    return ceil(((lines - 1) * pitch + pixels) / tile.nr)
+    return ceil(((lines - 1) * pitch + pixels) / (tile.nr // 2)) / 2
 
 
 def _strip_cycles(layer: ConvLayer) -> float:

@@ -2,20 +2,22 @@
 
    Panels run over the strip, across the ends of its lines: what lies between the lines, the margin under the kernel, is
    computed too and squeezed out. Where padding each line to whole panels wastes less, panels begin anew with each line.
+   Of the last panel of a run half suffices where there are no more pixels.
 
    A piece of work is a block of panels and a share of the row blocks. Weights are [group][row block][k][rows of the
    block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
-   block that follows. Where panels have few taps, so that L1 holds some of them, the first row block leaves dense copies
-   there for the others: L2 is then free for the results on their way. */
+   block that follows. Where panels have few taps, so that L1 holds some of them, the first row block leaves dense
+   copies there for the others: L2 is then free for the results on their way. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
 
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
+  HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
   NEAR = 1 << 13,      /* floats of dense copies in L1 */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
   ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
@@ -29,7 +31,8 @@ typedef struct panel_plan {
   int64_t first, count;     /* row blocks of the window's share, */
   int64_t pieces;           /* that these are cut into */
   int64_t pitch;            /* positions from one line to the next; panels take NR positions each */
-  int64_t runs, panels;     /* of a window: pieces that are contiguous in the output, and panels of each */
+  int64_t runs;             /* pieces of a window that are contiguous in the output */
+  int64_t positions, panels; /* of a run */
   int64_t blocks;           /* that the panels of a run are cut into */
   int64_t near;             /* panels whose dense copies L1 holds, 0 where that is less than two */
 } panel_plan;
@@ -93,7 +96,9 @@ static void multiply(const sod2_window *w, const panel_plan *p, const panel_bloc
     float *c = tile + pixel - begin;
     sod2_conv_fetch(w->c, w->image, b->row, b->height, (w->y0 + b->line) * s->ow + w->x0 + pixel, SOD2_NR);
     if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
-    if (!copy)
+    if (p->positions - panel * SOD2_NR <= HALF)
+      sod2_tile_half_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0);
+    else if (!copy)
       b->kernel(s->depth, b->weights, base, offset, c, TILE_LD, 0);
     else if (!b->copied)
       sod2_tile_copy_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0, copy);
@@ -132,7 +137,8 @@ static panel_plan plan_of(const sod2_window *w) {
   p.count = sod2_window_share(w, w->share + 1, p.row_blocks) - p.first;
   p.runs = w->columns == w->strips->ow ? 1 : w->lines;
   p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
-  p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
+  p.positions = (w->lines / p.runs - 1) * p.pitch + w->columns;
+  p.panels = (p.positions + SOD2_NR - 1) / SOD2_NR;
   const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows) / (double)w->shares;
   const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
   p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
@@ -187,7 +193,7 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
 static double cost(const sod2_conv *c) {
   const int64_t pixels = sod2_strips_pixels(c), lines = sod2_strips_lines(c) / c->n; /* of one image */
   const int64_t positions = (lines - 1) * pitch_of(pixels, (c->kw - 1) * c->dw / c->sw) + pixels;
-  const double panels = (double)(c->n * c->groups * ((positions + SOD2_NR - 1) / SOD2_NR));
+  const double panels = (double)(c->n * c->groups * ((positions + HALF - 1) / HALF)) / 2;
   const double depth = (double)sod2_strips_depth(c);
   const double tiles = panels * depth * sod2_block_cycles(c->oc / c->groups);
   const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;

@@ -42,6 +42,7 @@ typedef void (*sod2_tile_gather_copy)(int64_t k, const float *a, const float *b,
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
 extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
+extern const sod2_tile_gather sod2_tile_half_b[SOD2_MR + 1]; /* columns 0 to NR / 2 of gather_b */
 extern const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1];
 extern const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1];
 extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1];
