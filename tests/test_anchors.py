@@ -23,8 +23,8 @@ from sod2.symbolic import Dim, as_dim, symbol, to_c
 RUNTIME = [
     *("threads.c", "tile.c", "gemm.c", "conv.c", "conv_panel.c", "conv_pixel.c", "conv_dot.c", "conv_transpose.c"),
     *("depthwise.c", "strips.c", "strip_lines.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c"),
-    *("conv_taps.c", "reduce_nd.c", "scan.c", "recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c", "group_norm.c"),
-    *("rows_double.c", "lstm_double.c", "recurrent_double.c"),
+    *("conv_taps.c", "reduce_nd.c", "scan.c", "recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c"),
+    *("group_norm.c", "rows_double.c", "lstm_double.c", "recurrent_double.c"),
 ]
 HEADERS = (
     *("conv.h", "gemm.h", "group_norm.h", "kernels.h", "reduce_nd.h", "recurrent.h", "scatter.h", "linear.h"),

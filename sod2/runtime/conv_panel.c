@@ -146,6 +146,8 @@ static panel_plan plan_of(const sod2_window *w) {
     p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
   const int64_t blocks = p.runs * p.blocks;
   p.pieces = sod2_imax(1, sod2_imin(p.count, (wanted + blocks - 1) / blocks));
+  if (p.pieces == 1) /* as many for each thread */
+    p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
   const int64_t copies = NEAR / sod2_imax(1, w->strips->depth * SOD2_NR);
   p.near = copies < 2 ? 0 : copies;
   return p;
