@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from baselines.rows import Row
-from baselines.samples import array_files
 from devices.device import Device
-from figures import data
+from figures import data, own_artifact
 from figures.chart import Chart, Panel, Series
 from figures.layout import Cell, Column, Notes, Table
 from figures.versus import DASH, reported_range
@@ -119,16 +116,14 @@ def _latency(config: dict[str, Any], model: str, rows: Sequence[Row], device: De
     """Nanoseconds by step of a run at the middle sample; empty where this machine has no artifact of the model."""
     found = data.select(rows, device=device.name, processor="cpu", engine=data.SUBJECT, model=model, status="ok")
     samples = [row.sample for row in found if row.first and row.sample is not None]
-    folder = Path(f"results/bundles/{device.name}/cpu/{data.SUBJECT}/{model}")
-    if not samples or not (folder / "model.so").exists():
+    folder = own_artifact.folder(model, device)
+    if not samples or folder is None:
         return {}
-    inputs = Path(f"results/samples/{config['protocol']['selection']}/{model}")
-    arrays = [np.load(path) for path in array_files(inputs, samples[len(samples) // 2])]
+    compiled = CompiledModel(folder, device.threads)
+    inputs = own_artifact.inputs(config, model, samples[len(samples) // 2], compiled)
     with device.lock():
-        compiled = CompiledModel(folder, device.threads)
-        staged = {entry["name"]: array for entry, array in zip(compiled.manifest["inputs"], arrays, strict=True)}
-        compiled.run(staged)  # the first run at a shape touches the arena for the first time
-        return {step.split()[-1]: ns for step, ns in compiled.profile(staged)}  # operators stand before the name
+        compiled.run(inputs)  # the first run at a shape touches the arena for the first time
+        return {step.split()[-1]: ns for step, ns in compiled.profile(inputs)}  # operators stand before the name
 
 
 def _shares(parts: Sequence[Part], weights: Mapping[str, int]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 from baselines.engine import ROOT, add_hook
 from baselines.rows import Row
 from devices.device import Device
-from figures import data
+from figures import own_artifact
 from figures.chart import Chart, Panel, Series
 from figures.layout import Cell, Column, Notes, Table, number
 from figures.versus import DASH
@@ -43,8 +43,8 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
     body, panels = [], []
     for model in config["models"]:
         title = MODELS[model].title
-        folder = Path(f"results/bundles/{device.name}/cpu/{data.SUBJECT}/{model}")
-        if not (folder / "model.so").exists():
+        folder = own_artifact.folder(model, device)
+        if folder is None:
             body.append([Cell(title), Cell(DASH, marks=notes.mark(f"{title}: no artifact for this machine."), span=4)])
             continue
         needs, held = walk(folder, _shapes(model), device)

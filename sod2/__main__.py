@@ -286,6 +286,8 @@ def _memory(arguments: argparse.Namespace) -> None:
     worst = found.worst
     where = ", ".join(f"{k}={v}" for k, v in worst.symbols.items())
     print(f"largest arena:                {(worst.arena or 0) / 2**20:.2f} MiB at {where or 'the only size'}")
+    step = footprint.largest_step(plan.storage, plan.analysis, worst.symbols)
+    print(f"of it, the largest step's:    {step / 2**20:.2f} MiB, below which no order and no placement is")
     print(f"packed weights:               {model.stats.weight_bytes / 2**20:.2f} MiB")
     print(f"{len(found.points)} sizes were tried; {sum(p.arena is None for p in found.points)} the model refuses")
     if budget is not None:

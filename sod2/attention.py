@@ -7,20 +7,27 @@ scores, and no other reader of the tensors in between.
 
 Heads that lie in the first of three dims are taken too. Their scores may have been seen as [heads, rows, columns, rows,
 columns] of two maps, for terms that depend on the row or the column of the key only (decomposed relative positions).
+
+Relative positions in a sequence, as Transformer-XL spells them, are a second product whose columns are distances, and
+whose rows Pad, Reshape and Slice shift until columns are keys. A Where that replaces scores by a number is the last
+thing before Softmax.
 """
 
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from sod2.frontend import without_dead
 from sod2.graph import Graph, Node
-from sod2.lattice import Shape
-from sod2.ops import lift
+from sod2.lattice import NAC, Shape
+from sod2.ops import OPS, lift
+from sod2.ops.pad import Pad
+from sod2.ops.slice import Slice
 from sod2.rdp import Analysis
-from sod2.symbolic import Dim, eq
+from sod2.symbolic import Dim, as_dim, eq
 
 _HEADS = [0, 2, 1, 3]  # [batch, rows, heads, features] <-> [batch, heads, rows, features]
 _KEYS = [0, 2, 3, 1]  # [batch, rows, heads, features] -> [batch, heads, features, rows]
@@ -36,6 +43,18 @@ class _Match:
     inputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     output: str
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """How the argument of Softmax is made: `product` is of queries and keys, `far` of places and distances."""
+
+    product: Node
+    scale: float
+    mask: str = ""
+    far: Node | None = None
+    hidden: str = ""
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # of what is hidden
 
 
 @dataclass(frozen=True)
@@ -66,9 +85,9 @@ class _Matcher:
         fits = node is not None and node.op == "Transpose" and list(node.attrs.get("perm", ())) == order
         return node.inputs[0] if fits and node is not None else None
 
-    def scaled(self, tensor: str) -> tuple[Node, float] | None:
+    def scaled(self, tensor: str, wanted: str = "MatMul") -> tuple[Node, float] | None:
         """The MatMul behind an optional multiplication or division by a scalar, and the factor."""
-        product = self.only(tensor, "MatMul")
+        product = self.only(tensor, wanted)
         if product is not None:
             return product, 1.0
         for op in ("Mul", "Div"):
@@ -76,7 +95,7 @@ class _Matcher:
             if node is None:
                 continue
             for inner, other in ((0, 1), (1, 0))[: 2 if op == "Mul" else 1]:
-                factor, product = self.scalar(node.inputs[other]), self.only(node.inputs[inner], "MatMul")
+                factor, product = self.scalar(node.inputs[other]), self.only(node.inputs[inner], wanted)
                 if product is not None and factor:
                     return product, factor if op == "Mul" else 1 / factor
         return None
@@ -92,18 +111,78 @@ class _Matcher:
                 return inner, factor
         return tensor, 1.0
 
-    def masked(self, tensor: str) -> tuple[Node, float, str] | None:
-        """The scores' MatMul, the scale, and the mask's tensor ("" without one)."""
-        direct = self.scaled(tensor)
-        if direct is not None:
-            return *direct, ""
+    def scores(self, tensor: str) -> _Scores | None:
+        """How a tensor of rank 4 is made, where it is scores."""
+        where = self.only(tensor, "Where")
+        if where is None:
+            return self.visible(tensor) or self.masked(tensor)
+        condition, *sides = where.inputs
+        for hides, (replaced, number) in ((0, sides), (1, reversed(sides))):
+            fill, found = self.scalar(number), self.visible(replaced)
+            if fill is not None and found is not None and self.keeps_shape(where, replaced):
+                return replace(found, hidden=condition, attrs={"hides": hides, "fill": fill})
+        return None
+
+    def visible(self, tensor: str) -> _Scores | None:
+        """Scores to which nothing was added but relative positions."""
+        if (direct := self.scaled(tensor)) is not None:
+            return _Scores(*direct)
+        found = self.scaled(tensor, "Add")
+        if found is None:
+            return None
+        add, scale = found
+        for near, moved in (add.inputs, reversed(add.inputs)):
+            product, far = self.only(near, "MatMul"), self.shifted(moved)
+            if product is not None and far is not None and self.fit(add, product, far):
+                return _Scores(product, scale, far=far)
+        return None
+
+    def fit(self, add: Node, product: Node, far: Node) -> bool:
+        """Whether there is a place for every query, a row of distances for every head, and nothing is broadcast."""
+        q, k, place, distances = (self.analysis[t].shape for n in (product, far) for t in n.inputs)
+        heads = [shape[:-2] for shape in (q, k, distances) if isinstance(shape, tuple)]
+        alike = len(heads) == 3 and all(_same(heads[0], other) for other in heads)
+        return alike and _same(q, place) and all(self.keeps_shape(add, t) for t in add.inputs)
+
+    def shifted(self, tensor: str) -> Node | None:
+        """The MatMul [.., n, 2n - 1] whose row i was moved left by n - 1 - i and cut to n: with a column before it, it
+        is seen as 2n rows of n, the first of those is dropped, and the others are seen as n rows again."""
+        last, steps = tensor, []
+        for op in ("Slice", "Reshape", "Slice", "Reshape", "Pad"):
+            node = self.only(last, op)
+            if node is None:
+                return None
+            steps.append(node)
+            last = node.inputs[0]
+        far, shape = self.only(last, "MatMul"), self.analysis[last].shape
+        if far is None or not isinstance(shape, tuple) or len(shape) != 4:
+            return None
+        *heads, n, distances = shape
+        if not isinstance(n, Dim) or not isinstance(distances, Dim) or eq(distances, 2 * n - 1) is not True:
+            return None
+        rows = ((n, n), (n, distances), (distances, n), (2 * n, n), (n, 2 * n))
+        fits = all(_same((*heads, *r), self.analysis.made(step)) for r, step in zip(rows, steps, strict=True))
+        begins = zip((steps[4], steps[2], steps[0]), ((0, 0, 0, -1), (0, 0, 1, 0), (0, 0, 0, 0)), strict=True)
+        return far if fits and all(_same(self.begin(step), tuple(map(as_dim, at))) for step, at in begins) else None
+
+    def begin(self, node: Node) -> Shape:
+        """Where in its operand the first element of a Pad is, or of a Slice that skips none."""
+        rule, x = OPS(node), self.analysis.of(node.inputs)
+        if isinstance(rule, Pad):
+            return tuple(lift.lift(operator.neg, before) for before, _ in rule.pads(node, x) or [])
+        assert isinstance(rule, Slice)
+        spans = rule.spans(node, x) or []
+        return tuple(as_dim(0) if s is None else s.start if s.step == 1 else NAC for s in spans)
+
+    def masked(self, tensor: str) -> _Scores | None:
+        """Scores to which a mask was added."""
         add = self.only(tensor, "Add")
         if add is None:
             return None
         for scores, mask in (add.inputs, reversed(add.inputs)):
             found = self.scaled(scores)
             if found is not None and self.keeps_shape(add, scores):
-                return *found, mask
+                return _Scores(*found, mask)
         return None
 
     def keeps_shape(self, node: Node, operand: str) -> bool:
@@ -162,11 +241,10 @@ class _Matcher:
             return None
         if rank == 3:
             return self.match_flat(softmax, product)
-        found = self.masked(softmax.inputs[0])
-        if found is None or not self.together(found[0], softmax, product):
+        found = self.scores(softmax.inputs[0])
+        if found is None or not self.together(found.product, softmax, product):
             return None
-        scores, scale, mask = found
-        return self.built(scores, product, scale, mask)
+        return self.built(found, product)
 
     def together(self, scores: Node, softmax: Node, product: Node) -> bool:
         """Whether the three run in one branch, and neither product broadcasts a head to several."""
@@ -191,21 +269,35 @@ class _Matcher:
         attrs = {**_FLAT, "scale": scale * q_scale * k_scale}
         return _Match(product, (q, keys, product.inputs[1], *terms), attrs, product.outputs[0])
 
-    def built(self, scores: Node, product: Node, scale: float, mask: str) -> _Match | None:
-        (q, q_scale), (k, k_scale), v = *map(self.unscaled, scores.inputs), product.inputs[1]
-        attrs: dict[str, Any] = {"scale": scale * q_scale * k_scale}
+    def built(self, scores: _Scores, product: Node) -> _Match | None:
+        (q, q_scale), (k, k_scale) = map(self.unscaled, scores.product.inputs)
+        attrs: dict[str, Any] = {**scores.attrs, "scale": scores.scale * q_scale * k_scale}
         q, attrs["q_layout"] = self.operand(q)
-        v, attrs["v_layout"] = self.operand(v)
-        if (rows_first := self.transposed(k, _KEYS)) is not None:
-            k, attrs["k_layout"] = rows_first, "bshd"
-        elif (plain := self.transposed(k, _SWAP)) is not None:
-            k, attrs["k_layout"] = self.operand(plain)
-        else:
+        v, attrs["v_layout"] = self.operand(product.inputs[1])
+        if (keys := self.keys(k)) is None:
             return None
+        k, attrs["k_layout"] = keys
+        place, distances = "", ""
+        if scores.far is not None:
+            place, layout = self.operand(scores.far.inputs[0])
+            rows = self.keys(scores.far.inputs[1])
+            if rows is None or layout != attrs["q_layout"] or q_scale * k_scale != 1.0:
+                return None
+            distances, attrs["p_layout"] = rows
+        operands = [q, k, v, scores.mask, "", "", place, distances, scores.hidden]
+        while not operands[-1]:
+            operands.pop()
         joined = self.reader(product.outputs[0], "Transpose")
         if joined is not None and list(joined.attrs.get("perm", ())) == _HEADS and joined.guard == product.guard:
-            return _Match(joined, _operands(q, k, v, mask), {**attrs, "o_layout": "bshd"}, joined.outputs[0])
-        return _Match(product, _operands(q, k, v, mask), attrs, product.outputs[0])
+            return _Match(joined, tuple(operands), {**attrs, "o_layout": "bshd"}, joined.outputs[0])
+        return _Match(product, tuple(operands), attrs, product.outputs[0])
+
+    def keys(self, tensor: str) -> tuple[str, str] | None:
+        """What a Transpose to [batch, heads, features, rows] reads, and its layout."""
+        if (rows_first := self.transposed(tensor, _KEYS)) is not None:
+            return rows_first, "bshd"
+        plain = self.transposed(tensor, _SWAP)
+        return None if plain is None else self.operand(plain)
 
     def operand(self, tensor: str) -> tuple[str, str]:
         """A tensor [batch, heads, rows, features], or what its Transpose reads, and the layout."""
@@ -218,10 +310,6 @@ def _same(left: Shape, right: Shape) -> bool:
     if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
         return False
     return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in zip(left, right, strict=True))
-
-
-def _operands(q: str, k: str, v: str, mask: str) -> tuple[str, ...]:
-    return (q, k, v, mask) if mask else (q, k, v)
 
 
 def fuse(graph: Graph, analysis: Analysis) -> Graph:

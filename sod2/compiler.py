@@ -26,6 +26,7 @@ from sod2 import (
     rdp,
     rematerialize,
     rewrite,
+    row_moves,
     sharing,
     simplify,
     static_facts,
@@ -113,7 +114,9 @@ _KNOW: dict[str, Know | None] = {"none": None, "static": static_facts.analyze, "
 
 def _rewritten(graph: Graph, know: Know) -> Graph:
     """The graph after every rewriting whose condition is proved."""
-    graph = rewrite.run(identities.drop(graph, know(graph)), analyze=know)
+    for move in (identities.drop, row_moves.run):
+        graph = move(graph, know(graph))
+    graph = rewrite.run(graph, analyze=know)
     for fuse in (group_norm.fuse, attention.fuse):
         graph = fuse(graph, know(graph))
     return graph

@@ -1,25 +1,27 @@
 """Expected time of the versions of a convolution.
 
-The Python twin of the cost functions of runtime/conv_panel.c, conv_pixel.c, conv_dot.c, winograd.c and depthwise.c, by
-which the runtime chooses among the kept versions once sizes are bound. The model counts the steps of the register tiles
-exactly, partial tiles included, adds measured costs for what surrounds them (filling strips, storing, transforms), and
-lets Winograd take no less time than its weights need to arrive from memory. Measured on Zen 5, and within 10 % there
-except where a layer takes only a few microseconds.
+The Python twin of the cost functions of runtime/conv_panel.c, conv_pixel.c, conv_dot.c, winograd.c, depthwise.c and
+conv_taps.c, by which the runtime chooses among the kept versions once sizes are bound. The model counts the steps of
+the register tiles exactly, partial tiles included, adds measured costs for what surrounds them (filling strips,
+storing, transforms), and lets Winograd take no less time than its weights need to arrive from memory. Measured on Zen
+5, and within 10 % there except where a layer takes only a few microseconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, inf, prod
 
 from sod2.packing import Tile, winograd_inputs, winograd_phases
 
 _STRIP_CYCLES = 0.4  # per float of the image
-_STORE_CYCLES = {"panel": 5.5, "pixel": 12.0}  # per vector of results
+_STORE_CYCLES = {"panel": 5.5, "pixel": 9.0}  # per vector of results
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
 _TRANSFORM_CYCLES = {2: 78.0, 3: 320.0, 4: 223.0}  # per tile and vector of channels
+_ADD_CYCLES = 4.0  # per vector of outputs and tap, whose products were computed before
+_MOST_PRODUCTS = 1 << 14
 _BYTES_PER_CYCLE = 6.0  # of weights from memory, half of the bandwidth of a core
 
 
@@ -65,6 +67,8 @@ def possible_versions(layer: ConvLayer) -> tuple[str, ...]:
         found.append("wino3")
     if layer.groups == layer.ic:
         found.append("depthwise")
+    if layer.oc == 1 and layer.groups == 1 and layer.stride == (1, 1) and layer.kernel != (1, 1):
+        found.append("taps")
     return tuple(found)
 
 
@@ -74,12 +78,15 @@ def _block_cycles(size: int, tile: Tile) -> float:
     return max(size * (tile.nr // tile.lanes) / 2, 4.0 * blocks)
 
 
-def _panels(layer: ConvLayer, tile: Tile) -> int:
-    """Panels of pixels of one image: across the ends of lines, or beginning anew where that wastes less."""
+def _panels(layer: ConvLayer, tile: Tile) -> float:
+    """Panels of pixels of one image: across the ends of lines, or beginning anew where that wastes less.
+
+    Of the last panel half suffices where there are no more pixels.
+    """
     lines, pixels = layer.lines
     margin = (layer.kernel[1] - 1) * layer.dilation[1] // layer.stride[1]
     pitch = min(pixels + margin, ceil(pixels / tile.nr) * tile.nr)
-    return ceil(((lines - 1) * pitch + pixels) / tile.nr)
+    return ceil(((lines - 1) * pitch + pixels) / (tile.nr // 2)) / 2
 
 
 def _strip_cycles(layer: ConvLayer) -> float:
@@ -107,6 +114,15 @@ def _winograd_cycles(layer: ConvLayer, m: int, tile: Tile) -> float:
     return max(products, stream) + _TRANSFORM_CYCLES[m] * layer.n * tiles * (inputs + outputs)
 
 
+def _taps_cycles(layer: ConvLayer, tile: Tile) -> float:
+    """The products of all pixels, if they are few, then their sums."""
+    products = replace(layer, n=1, oc=prod(layer.kernel), out=layer.image, kernel=(1, 1), padded=False)
+    if products.oc * prod(layer.image) > _MOST_PRODUCTS:
+        return inf
+    vectors = layer.out[0] * ceil(layer.out[1] / tile.lanes)
+    return layer.n * (conv_cycles("panel", products, tile) + _ADD_CYCLES * vectors * products.oc)
+
+
 def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
     """Expected cycles of one core for `version`, one of CONV_VERSIONS."""
     lines, pixels = layer.lines
@@ -127,12 +143,14 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
     if version == "depthwise":
         vectors = layer.n * layer.oc * layer.out[0] * ceil(layer.out[1] / tile.lanes)
         return vectors * (0.6 * layer.kernel[0] * layer.kernel[1] + 8)
+    if version == "taps":
+        return _taps_cycles(layer, tile)
     return _winograd_cycles(layer, int(version.removeprefix("wino")), tile)
 
 
 def packed_floats(version: str, layer: ConvLayer, tile: Tile) -> int:
     """Size of the weights that `packing.conv_weights` gives for a version."""
-    if version in ("panel", "dot", "depthwise"):
+    if version in ("panel", "dot", "depthwise", "taps"):
         return layer.oc * layer.depth
     if version == "pixel":
         return layer.groups * ceil(layer.oc // layer.groups / tile.nr) * tile.nr * layer.depth

@@ -9,7 +9,8 @@ leaves early touches less.
 Limits: the arena is no formula, so its maximum is that of the sampled sizes, both ends of every range included.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -20,10 +21,11 @@ import numpy as np
 from sod2 import memory, work
 from sod2.artifact import CompiledModel
 from sod2.errors import BudgetError, Error, InputError
+from sod2.fusion import Group
 from sod2.memory import LiveRange, MemoryPlan
 from sod2.peak import undominated
 from sod2.rdp import Analysis
-from sod2.storage import Storage
+from sod2.storage import Storage, byte_size
 from sod2.symbolic import Dim, constant, evaluate, maximum
 
 _POINTS = {1: 257, 2: 25}  # sizes tried per symbol, by number of symbols that vary
@@ -45,6 +47,34 @@ def outside_branches(storage: Storage) -> Dim:
         if not getattr(step, "guard", ())
     ]
     return maximum(0, *undominated(sums))
+
+
+def largest_step(storage: Storage, analysis: Analysis, symbols: Mapping[str, int]) -> int:
+    """The most bytes of the arena that the operands of one kernel take: no order of the kernels and no placement needs
+    less. Operands whose size only execution tells are left out."""
+    return max(
+        (_operand_bytes(s, storage, analysis, symbols) for s in storage.steps if isinstance(s, Group)), default=0
+    )
+
+
+def _operand_bytes(step: Group, storage: Storage, analysis: Analysis, symbols: Mapping[str, int]) -> int:
+    """Bytes of buffers that a kernel reads or writes; what two operands share counts once."""
+    parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for tensor in {*step.inputs, *step.outputs}:
+        place, size = storage.places.get(tensor), byte_size(analysis, tensor)
+        if place and place.kind == "buffer" and size.symbols() | place.offset.symbols() <= symbols.keys():
+            begin = evaluate(place.offset, symbols)
+            parts[place.number].append((begin, begin + evaluate(size, symbols)))
+    return sum(_covered(part) for part in parts.values())
+
+
+def _covered(intervals: Iterable[tuple[int, int]]) -> int:
+    """Length of the union of intervals."""
+    total, reached = 0, 0
+    for begin, end in sorted(intervals):
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def parse_bytes(text: str) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino3", "wino4", "depthwise")
+CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino3", "wino4", "depthwise", "taps")
 """Names of the versions of a convolution, in the order of the enumeration of `conv.h`."""
 
 WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
@@ -88,6 +88,11 @@ def conv_pixel(w: Array, groups: int, nr: int) -> Array:
 def conv_plain(w: Array) -> Array:
     """[oc][kh][kw]: as ONNX has it."""
     return np.ascontiguousarray(w, np.float32).ravel()
+
+
+def conv_taps(w: Array, mr: int) -> Array:
+    """Weight [1, ic, kh, kw] -> [row block of taps][ic][rows of the block]."""
+    return _row_blocks(w[0].reshape(w.shape[1], -1).T, mr)
 
 
 def conv_transpose(w: Array, groups: int, mr: int) -> Array:
@@ -166,6 +171,7 @@ def conv_weights(version: str, w: Array, groups: int, tile: Tile) -> Array:
         "pixel": lambda: conv_pixel(w, groups, tile.nr),
         "dot": lambda: conv_plain(w),
         "depthwise": lambda: conv_plain(w),
+        "taps": lambda: conv_taps(w, tile.mr),
         "wino2": lambda: conv_winograd(w, 2, tile.lanes, tile.nr),
         "wino3": lambda: conv_winograd(w, 3, tile.lanes, tile.nr),
         "wino4": lambda: conv_winograd(w, 4, tile.lanes, tile.nr),

@@ -8,7 +8,8 @@ order.
 A match is taken when everything about it is proved: the nodes that disappear are read by nothing else and lie in the
 same branch, the result has the same shape and dtype, and the symbolic cost does not grow for any size from 1 on and
 falls for some. Constant sub-expressions cost nothing, since they are folded. Common sub-expressions are merged first.
-Results agree up to rounding; a rule may give a number where the original overflowed or was NaN.
+Results are floats, since integers divide otherwise, and agree up to rounding; a rule may give a number where the
+original overflowed or was NaN.
 
 Limits: one cost for all hardware (operations per element as in Op.cost, 2mnk for a product); rules apply greedily, in
 the order of the file, until none does.
@@ -182,7 +183,10 @@ class _Rewriter:
 
     def rewritten(self, root: Node) -> tuple[list[Node], list[Node], dict[str, Array]] | None:
         """By the first rule that improves what ends in `root`: the nodes that go, those that come, new constants."""
-        for rule in self.rules.get(root.op, ()):
+        rules = self.rules.get(root.op, ())
+        if not rules or self.analysis[root.outputs[0]].dtype.kind != "f":
+            return None
+        for rule in rules:
             for match in self.matches(rule, root):
                 result = self.built(rule, match) if self.admits(rule, match) else None
                 if result is None:

@@ -45,6 +45,7 @@ _ASSOCIATIVE = (
     ("Add(Log(x), Log(y))", "Log(Mul(x, y))"),
     ("Mul(Reciprocal(x), Reciprocal(y))", "Reciprocal(Mul(x, y))"),
     ("Mul(x, Reciprocal(y))", "Div(x, y)"),
+    ("Div(x, c)", "Mul(x, Div(1, c))"),
     ("MatMul(MatMul(x, c), d)", "MatMul(x, MatMul(c, d))"),
     ("MatMul(Mul(x, s), c)", "MatMul(x, Mul(c, s))"),
     ("MatMul(Div(x, s), c)", "MatMul(x, Div(c, s))"),

@@ -128,7 +128,7 @@ def _hands_on(name: str, tensors: Sequence[str], given: Sequence[onnx.ValueInfoP
 
 def _attention(node: Node) -> list[NodeProto]:
     """Softmax(Q K^T + mask) V of operands [batch, heads, rows, features], with the Transposes of the layouts."""
-    (result,), (q, k, v, *mask) = node.outputs, node.inputs
+    (result,), (q, k, v, *rest) = node.outputs, node.inputs
     nodes = []
 
     def make(op: str, output: str, *inputs: str, **attrs: Any) -> str:
@@ -140,7 +140,7 @@ def _attention(node: Node) -> list[NodeProto]:
         return make("Transpose", operand, tensor, perm=[first[i] for i in (0, 1, *last)])
 
     scores = make("MatMul", "scores", heads_first("q", q), heads_first("k", k, last=(3, 2)))
-    scores = make("Add", "masked", scores, *mask) if mask else scores
+    scores = make("Add", "masked", scores, rest[0]) if rest and rest[0] else scores
     product = make("MatMul", "product", scores, heads_first("v", v))
     perm = [0, 2, 1, 3] if node.attrs.get("o_layout") == "bshd" else [0, 1, 2, 3]
     nodes.append(helper.make_node("Transpose", [product], [result], perm=perm))

@@ -13,8 +13,8 @@ Normalisations, on load: in a residual block that begins with a normalisation an
 block's input, which the shortcut keeps, its normalised copy and the convolution's result. The copy takes a pass for the
 input's statistics and then a few operations an element; a convolution of stride 1 does them while it copies its image
 to strips or transforms it, once for all output channels, and once more for the rows where strips or tiles overlap. So
-it is done when a plain convolution of stride 1, larger than 1x1 and not depthwise, alone reads the normalisation, or
-element-wise operators behind it whose other operands are numbers.
+it is done when a plain convolution of stride 1, larger than 1x1, not depthwise and of several output channels, alone
+reads the normalisation, or element-wise operators behind it whose other operands are numbers.
 """
 
 import math
@@ -95,9 +95,9 @@ def _on_load(lead: Group, first: Node, second: Node, graph: Graph, analysis: Ana
         return False
     if analysis[first.inputs[0]].dtype != np.float32:
         return False
-    _, channels, *window = graph.constants[second.inputs[1]].shape
+    outputs, channels, *window = graph.constants[second.inputs[1]].shape
     numbers = all((value := _known(analysis, t)) is not None and value.size == 1 for t in _operands(lead))
-    return len(window) <= 2 and channels > 1 and math.prod(window) > 1 and numbers
+    return len(window) <= 2 and channels > 1 and outputs > 1 and math.prod(window) > 1 and numbers
 
 
 def _shrinks(analysis: Analysis, between: str, result: str) -> bool:

@@ -30,7 +30,7 @@ Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
 Environment = Mapping[str, int]
 
 _EXTENTS = (128, 320, 640)  # sizes that every free input dim takes, as near as its declaration allows
-_DIRECT = ("panel", "pixel", "dot", "depthwise")
+_DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
 

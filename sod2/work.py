@@ -139,9 +139,11 @@ def _gemm(node: Node, x: Facts, y: Facts) -> Product:
 
 
 def _attention(node: Node, x: Facts, __: Facts) -> Product:
-    """Both products, over as many features: scores and sums of values."""
+    """All products, over as many features: scores, what relative positions add to them, and sums of values."""
     q, k, v = (sides(node, name, _dims(x, i)) for i, name in enumerate("qkv"))
-    return (known(q.batch), known(q.heads), known(q.rows), known(k.rows), known(q.features) + known(v.features))
+    products = 2 if len(x) > 6 and x[6] is not None else 1
+    features = known(q.features) * products + known(v.features)
+    return (known(q.batch), known(q.heads), known(q.rows), known(k.rows), features)
 
 
 def _recurrent(_: Node, x: Facts, __: Facts) -> Product:

@@ -22,9 +22,9 @@ from sod2.symbolic import Dim, as_dim, symbol, to_c
 
 RUNTIME = [
     *("threads.c", "tile.c", "gemm.c", "conv.c", "conv_panel.c", "conv_pixel.c", "conv_dot.c", "conv_transpose.c"),
-    *("depthwise.c", "strips.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c", "reduce_nd.c", "scan.c"),
-    *("recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c", "group_norm.c"),
-    *("rows_double.c", "lstm_double.c", "recurrent_double.c"),
+    *("depthwise.c", "strips.c", "strip_lines.c", "winograd.c", "rows.c", "pool.c", "lstm.c", "attention.c"),
+    *("conv_taps.c", "reduce_nd.c", "scan.c", "recurrent.c", "scatter.c", "linear.c", "causal_conv.c", "nest.c"),
+    *("group_norm.c", "rows_double.c", "lstm_double.c", "recurrent_double.c"),
 ]
 HEADERS = (
     *("conv.h", "gemm.h", "group_norm.h", "kernels.h", "reduce_nd.h", "recurrent.h", "scatter.h", "linear.h"),
@@ -192,6 +192,8 @@ def versions_of(node: Node, arrays: list[np.ndarray | None]) -> list[tuple[str, 
         found += ["wino2", "wino4"]
     if weights.shape[2:] == (7, 7) and list(node.attrs.get("strides", ())) == [2, 2] and group == 1:
         found.append("wino3")
+    if len(weights) == 1 and group == 1 and all(v == 1 for v in node.attrs.get("strides", ())):
+        found.append("taps")
     return [*((v,) for v in found), tuple(found)]
 
 

@@ -45,6 +45,24 @@ def test_formula_is_the_live_peak(compiled: sod2.CompiledModel) -> None:
         assert evaluate(outside, symbols) <= evaluate(plan.live_peak, symbols)
 
 
+def test_largest_step() -> None:
+    """MaxPool reads and writes two buffers, the second Softmax another two; the rest is smaller."""
+    plan = sod2.plan(MODEL)
+    for height, width in ((3, 3), (16, 40), (64, 9)):
+        a, b = 16 * height * width, 16 * (height - 2) * (width - 2)
+        found = footprint.largest_step(plan.storage, plan.analysis, {"H": height, "W": width})
+        assert found == max(a + b, 2 * 2 * b)
+
+
+def test_largest_step_counts_shared_bytes_once() -> None:
+    """A slice is a view of what it is cut from: together with it they take no more than the whole."""
+    rows = {"first": np.array([2]), "last": np.array([4])}
+    body = "a = Softmax(x) b = Slice(a, first, last) c = Gemm<transB = 1>(a, b) z = Softmax(c)"
+    plan = sod2.plan(model("float[8, N] x", "float[?, ?] z", body, rows))
+    assert plan.storage.places["b"].number == plan.storage.places["a"].number
+    assert footprint.largest_step(plan.storage, plan.analysis, {"N": 10}) == 4 * (8 * 10 + 8 * 2)
+
+
 def test_scan_binds_every_admissible_size(scan: footprint.Scan, compiled: sod2.CompiledModel) -> None:
     assert len(scan.points) == 12 * 4
     for point in scan.points:

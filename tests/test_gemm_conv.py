@@ -18,13 +18,14 @@ from sod2 import conv_cost, packing
 
 RUNTIME = Path(packing.__file__).parent / "runtime"
 SOURCES = [
-    *("gemm", "tile", "strips", "conv", "conv_panel", "conv_pixel", "conv_dot"),
-    *("winograd", "depthwise", "conv_transpose"),
+    *("gemm", "tile", "strips", "strip_lines", "conv", "conv_panel", "conv_pixel", "conv_dot"),
+    *("winograd", "depthwise", "conv_transpose", "conv_taps"),
 ]
 I64, PTR = ctypes.c_int64, ctypes.c_void_p
 CONV_SIZES = ["n", "ic", "ih", "iw", "oc", "oh", "ow", "groups", "kh", "kw", "sh", "sw", "pt", "pl", "dh", "dw"]
 # Relative to the largest output: sums of up to 2000 products in float32, and the transforms of Winograd.
-TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "dot": 3e-6, "depthwise": 3e-6, "wino2": 5e-6, "wino4": 1e-5, "wino3": 1e-5}
+TOLERANCE = {"panel": 3e-6, "pixel": 3e-6, "dot": 3e-6, "depthwise": 3e-6, "taps": 3e-6, "wino2": 5e-6, "wino4": 1e-5}
+TOLERANCE |= {"wino3": 1e-5}
 
 
 class Epilogue(ctypes.Structure):
@@ -41,7 +42,7 @@ class Gemm(ctypes.Structure):
         ("a", PTR),
         *((name, I64) for name in ("lda", "a_batch", "a_col")),
         ("b", PTR),
-        ("b_batch", I64),
+        *((name, I64) for name in ("b_batch", "b_count")),
         ("out", PTR),
         *((name, I64) for name in ("ldo", "out_batch")),
         ("epilogue", PTR),
@@ -156,7 +157,7 @@ def run_gemm(
     out = np.full((batch, m, n), np.nan, np.float32)
     gemm = Gemm(
         batch, m, n, k, pointer(stored), 1 if transposed else k, m * k, m if transposed else 1,
-        pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, pointer(out), n, m * n,
+        pointer(packed), packed.size // batch if b.ndim == 3 and batch else 0, 0, pointer(out), n, m * n,
     )  # fmt: skip
     if not fused:
         kernels.lib.sod2_gemm_run(ctypes.byref(gemm), kernels.pools[pool])
@@ -303,7 +304,7 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
     for limit, pool in ((1, 0), (1, 1), (200_000, 1)):
         limited = run_conv(kernels, case.conv(out, limit), version, packed, x=x, pool=pool)
         assert limited.tobytes() == plain[0].tobytes()
-    if case.stride == (1, 1) and case.kernel != (1, 1) and version != "depthwise":
+    if case.stride == (1, 1) and case.kernel != (1, 1) and version not in ("depthwise", "taps"):
         loaded = run_conv(kernels, case.conv(out), version, packed, x=x, pool=1, loaded=True)
         assert loaded.tobytes() == plain[0].tobytes()
     shape = (case.n, case.oc, out[0] * out[1])
@@ -314,12 +315,23 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
         check(y, fused.expected(expected.reshape(shape)), 2 * TOLERANCE[version])
 
 
+SINGLE = [
+    Case(1, 512, 1, (7, 7), (3, 3), pads=(1, 1, 1, 1)),
+    Case(3, 5, 1, (2, 1), (3, 3), pads=(1, 1, 1, 1)),
+    Case(2, 33, 1, (9, 40), (5, 4), pads=(2, 0, 1, 3)),
+    Case(1, 20, 1, (13, 17), (3, 2), pads=(0, 2, 4, 1), dilation=(2, 3)),
+    Case(1, 3, 1, (4, 700), (2, 3), pads=(1, 0, 0, 1)),
+    Case(1, 8, 1, (60, 60), (3, 3), pads=(1, 1, 1, 1)),  # more products than it is meant for
+    Case(0, 8, 1, (6, 6), (3, 3)),
+]
 GENERAL = [
     Case(1, 3, 16, (23, 37), (3, 3), (2, 2), (1, 1, 1, 1)),
     Case(1, 3, 20, (29, 31), (7, 7), (2, 2), (3, 3, 3, 3)),
     Case(2, 5, 7, (9, 11), (3, 2), (1, 3), (2, 0, 1, 2)),
     Case(1, 17, 35, (13, 13), (1, 1)),
     Case(1, 40, 33, (7, 7), (1, 1)),
+    Case(1, 70, 60, (28, 28), (1, 1)),
+    Case(1, 300, 40, (14, 14), (1, 1)),
     Case(1, 16, 40, (15, 9), (1, 1), (2, 2)),
     Case(2, 24, 30, (40, 41), (1, 1), (2, 3), (1, 0, 0, 1)),
     Case(1, 600, 20, (3, 500), (1, 1), (2, 1)),
@@ -448,6 +460,12 @@ def test_depthwise(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
 
 
+@pytest.mark.parametrize("case", SINGLE, ids=str)
+@pytest.mark.parametrize("version", ["taps", "panel"])
+def test_one_output_channel(kernels: Kernels, case: Case, version: str) -> None:
+    check_conv(kernels, case, version)
+
+
 # ---- cost model ---------------------------------------------------------------------------------------------------
 
 
@@ -459,7 +477,7 @@ def layer_of(case: Case) -> conv_cost.ConvLayer:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [c for c in GENERAL + WINOGRAD + STEMS + DEPTHWISE if c.n], ids=str)
+@pytest.mark.parametrize("case", [c for c in GENERAL + WINOGRAD + STEMS + DEPTHWISE + SINGLE if c.n], ids=str)
 def test_cost_model_is_the_same_in_c_and_python(kernels: Kernels, case: Case) -> None:
     conv, layer = case.conv(case.out()), layer_of(case)
     if min(case.oc, *case.out()) == 0:
@@ -488,13 +506,14 @@ def test_choose_without_weights(kernels: Kernels) -> None:
 
 TRANSPOSED = [
     Case(1, 20, 9, (10, 13), (2, 2), (2, 2)),
+    Case(2, 6, 30, (5, 41), (2, 2), (2, 2), groups=2),
     Case(2, 6, 4, (7, 40), (3, 3), (2, 2), (1, 1, 0, 1), groups=2),
     Case(1, 5, 3, (6, 5), (4, 3), (1, 3), (2, 0, 1, 1), (2, 1)),
     Case(1, 3, 40, (1, 1), (5, 5)),
     Case(1, 70, 2, (3, 33), (1, 1), (3, 2)),
     Case(0, 2, 2, (3, 3), (2, 2)),
     Case(1, 2, 2, (0, 3), (2, 2), (2, 2)),
-    Case(1, 0, 2, (3, 3), (2, 2)),
+    Case(1, 0, 2, (3, 3), (2, 2), (2, 2)),
 ]
 
 

@@ -36,6 +36,7 @@ ORDER = (
     "checking",
     "static_facts",
     "identities",
+    "row_moves",
     "rewrite_rules",
     "rewrite",
     "branches",

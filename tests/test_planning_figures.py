@@ -14,7 +14,7 @@ import sod2
 from baselines import environment
 from baselines.rows import Row
 from devices import device
-from figures import figure8, memory_walk, optimum, placement
+from figures import figure8, memory_walk, optimum, placement, roofline
 from figures.layout import Table
 from models import build
 from sod2.codegen import target
@@ -68,6 +68,19 @@ def test_figure_8(rows: list[Row]) -> None:
     assert table.caption.startswith("Known or mixed are 100.0 % of the sub-graphs, and 100.0 % of the steps")
 
 
+def test_roofline(rows: list[Row]) -> None:
+    """What another engine's ratio would be grows by as much as the limit is below the latency."""
+    engines = {name: {"title": name, "tables": ["table6"], "options": {}, "adapter": name} for name in ("ort", "sod2")}
+    rows = [*rows, *(row for sample in (0, 1) for row in runs("ort", "codebert", sample, 18, 18))]
+    table = roofline.table({**CONFIG, "engines": engines}, rows, HOST)
+    found = cells(table, 0)
+    share = float(found["SoD² Of its limit"] or 0)
+    assert 0 < share < 1  # a tiny model, and 9 ms
+    assert found["ort Measured"] == pytest.approx(2)
+    assert found["ort At the limit"] == pytest.approx(2 / share)
+    assert [cell.value for cell in table.summary[0][1:]] == [cell.value for cell in table.body[0][1:]]
+
+
 def test_placement(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the live peak is reached no solver is needed, as here."""
     monkeypatch.setattr(environment, "python", lambda _: pytest.fail("nothing is to be solved"))
@@ -76,14 +89,15 @@ def test_placement(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
         found = cells(table, row)
         assert found["Over the optimum DMP"] == 1.0 <= float(found["Over the optimum Best fit"] or 0)
         assert found["MiB Live peak"] == found["MiB Optimum"] == found["MiB Arena"]
-    assert [cell.text for cell in table.summary[-1]][5:7] == ["1.05×", "1.16×"]
+        assert 0 < float(found["MiB Largest step"] or 0) <= float(found["MiB Live peak"] or 0)
+    assert [cell.text for cell in table.summary[-1]][6:8] == ["1.05×", "1.16×"]
 
 
 def test_the_solver_is_asked_where_the_live_peak_is_not_reached() -> None:
     spans, sizes = [(0, 1), (0, 0), (1, 2), (2, 3), (3, 3)], [64, 128, 128, 64, 192]
     try:
         with optimum.Solver(seconds=5) as solver:
-            placed = placement.solved(spans, sizes, solver)
+            placed = placement.solved((spans, sizes), solver)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"the solver's environment cannot be made: {error}")
     assert placed.optimum.is_proved and 1.0 <= placed.dmp <= placed.best_fit

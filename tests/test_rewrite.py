@@ -148,6 +148,13 @@ def test_branches_stay_apart() -> None:
     assert rewrite.run(graph).nodes == graph.nodes
 
 
+def test_integers_divide_otherwise() -> None:
+    """7 / 4 * 4 is 4, not 7."""
+    stored = {"four": np.int64([4])}
+    graph = frontend.load(model("int64[N] x", "int64[N] y", "a = Div(x, four) y = Mul(a, four)", stored))
+    assert rewrite.run(graph).nodes == graph.nodes
+
+
 def test_equal_nodes_are_merged() -> None:
     graph = frontend.load(
         model(

@@ -41,6 +41,14 @@ class Attention(ctypes.Structure):
         ("down", ctypes.c_void_p),
         ("across", ctypes.c_void_p),
         ("columns", ctypes.c_int64),
+        ("relative", ctypes.c_int),
+        ("place", ctypes.c_void_p),
+        ("distances", ctypes.c_void_p),
+        *((f"{t}_{step}", ctypes.c_int64) for t in ("place", "distances") for step in ("batch", "head", "row")),
+        ("hidden", ctypes.c_void_p),
+        *((f"hidden_{step}", ctypes.c_int64) for step in ("batch", "head", "row", "col")),
+        ("hides", ctypes.c_int),
+        ("fill", ctypes.c_float),
     ]
 
 

@@ -186,12 +186,16 @@ def _decisions(emission: Emission) -> str:
     """The functions that decide when sizes are known, and the table of decisions, by stage; empty without any."""
     if not emission.decisions:
         return ""
-    unused = "  (void)sym, (void)plan, (void)weights, (void)threads, (void)allowance, (void)choice, (void)scratch;\n"
+    unused = (
+        "  (void)number, (void)sym, (void)plan, (void)weights, (void)threads, (void)allowance, (void)choice, "
+        "(void)scratch;\n"
+    )
     functions = "".join(f"SOD2_DECIDE({name}) {{\n{unused}{body}\n}}\n" for body, name in emission.deciders.items())
     ordered = sorted(emission.decisions.items(), key=lambda entry: emission.stage_of_step(entry[0]))
-    entries = "".join(f"{{{name}, {step}, {choice}, {scratch}}},\n" for step, (name, choice, scratch) in ordered)
+    entries = "".join(f"{{{name}, {step}, {', '.join(map(str, places))}}},\n" for step, (name, *places) in ordered)
+    numbers = "".join(f"{', '.join(row)},\n" for row in emission.numbers if row)
     return _DECISIONS.substitute(
-        functions=functions, entries=entries,
+        functions=functions, entries=entries, numbers=numbers,
         buffers=len(emission.storage.buffers), steps=len(emission.storage.steps),
     )  # fmt: skip
 

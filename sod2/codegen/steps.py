@@ -4,6 +4,7 @@ A step is a function of the run-time state. Sizes appear in it as expressions ov
 addresses of inputs, weights or arena buffers.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ from sod2.rdp import Analysis
 from sod2.storage import Carry, Copy, Hold, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
+# Numbers in which deciders differ: fields of argument structs, and which sizes these read.
+_NUMBER = re.compile(r"(?<= = )\d{1,9}(?=,\n)|(?<=CHOICES \+ )\d{1,9}(?!\d)")
 _ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
 
 
@@ -41,7 +44,9 @@ class Emission:
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
     deciders: dict[str, str] = field(default_factory=dict)  # body of a function that decides at bind -> its name
-    decisions: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # step -> decider, first choice, scratch
+    numbers: dict[tuple[str, ...], int] = field(default_factory=dict)  # of a decider -> their place among all
+    # Step -> its decider, the places of its first number, choice and scratch buffer.
+    decisions: dict[int, tuple[str, int, int, int]] = field(default_factory=dict)
     choices: int = 0
     expressions: dict[Dim, int] = field(default_factory=dict)  # sizes, in the order of their first use
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
@@ -206,11 +211,19 @@ class Emission:
             self.decide(number, binding.lines, choices=binding.choice_count, scratch=running.scratch_count)
 
     def decide(self, number: int, blocks: Sequence[str], choices: int, scratch: int) -> None:
-        """Let a step decide so much at bind; its scratch was reserved last. Equal decisions are one function."""
+        """Let a step decide so much at bind; its scratch was reserved last.
+
+        Decisions that differ in numbers alone are one function over a table of them: code that runs once for each new
+        shape comes from memory, and a table comes faster.
+        """
         body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
+        numbers = tuple(_NUMBER.findall(body))
+        places = iter(range(len(numbers)))
+        body = _NUMBER.sub(lambda _: f"number[{next(places)}]", body)
         decider = self.deciders.setdefault(body, f"decide_{len(self.deciders)}")
+        first_number = self.numbers.setdefault(numbers, sum(map(len, self.numbers)))
         first_scratch = len(self.storage.buffers) + len(self.scratch) - scratch
-        self.decisions[number] = decider, self.choices, first_scratch
+        self.decisions[number] = decider, first_number, self.choices, first_scratch
         self.choices += choices
 
     def reserve(self, name: str, step: int) -> int:

@@ -1,4 +1,4 @@
-"""C of a convolution streamed into another or into a pooling: a loop over strips (runtime/stream.h, streaming.py).
+"""C of a convolution streamed into another or into a pooling: a function of a strip (runtime/stream.h, streaming.py).
 
 Both argument structs are those that the operators themselves declare; what differs is the first one's epilogue, whose
 result is a strip, [channels, rows of the strip, columns], and whose operands therefore change from strip to strip.
@@ -21,7 +21,7 @@ from sod2.symbolic import Dim, symbol, to_c
 _ROWS = "rows of a strip"
 # Both structs name them; the first one's own are set for each strip.
 _OPERANDS = "const sod2_operands epilogue_operands = {};\n(void)epilogue_operands;"
-_STREAM = Template((Path(__file__).parent / "templates" / "stream.c.in").read_text())
+_STRIP = Template((Path(__file__).parent / "templates" / "stream.c.in").read_text())
 
 
 def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
@@ -41,23 +41,36 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     )
     scratch = emission.reserve(f"streamed step {number}", number)
     operands = [emission.operands(after), _OPERANDS.format("{p, n}")] if after else [_OPERANDS.format("{0}")]
-    # Both structs take their scratch limit from the first choice of the step; the versions are the next two.
-    v1, v2 = (f"plan[{emission.choices + k}]" for k in (1, 2))
-    loop = _STREAM.substitute(
-        second_operands="\n".join(operands),
-        structs=running,
-        scratch=f"s->buffer[{scratch}]",
-        strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
-        version1=v1,
-        consume="max_pool(&second, &g" if second.op == "MaxPool" else f"consume(&first, &second, (int){v2}",
+    pooling = "&g" if second.op == "MaxPool" else "NULL"
+    stream = f"sod2_stream z = {{.first = first, .second = second, .pooling = {pooling}}};"
+    # Both structs take their scratch limit from the first choice of the step.
+    v1, v2, size = (f"plan[{emission.choices + k}]" for k in (1, 2, 3))
+    emission.functions.append(
+        _STRIP.substitute(
+            number=number,
+            strip_operands=_strip_operands(emission, inside, lead.outputs[0]) if inside else "",
+            strip_arguments="&strip_operands" if inside else "NULL",
+        )
     )
-    emission.function(number, loop.splitlines())
+    emission.function(
+        number,
+        [
+            *operands,
+            running,
+            stream,
+            f"z.version1 = (int){v1}, z.version2 = (int){v2}, z.bytes = {size};",
+            f"z.scratch = s->buffer[{scratch}], z.state = s, z.pool = pool;",
+            f"sod2_stream_run(&z, step_{number}_strip);",
+        ],
+    )
     decisions = [
-        "choice[1] = sod2_conv_choose(&first, threads);",
-        "choice[2] = sod2_conv_choose(&second, threads);",
-        "scratch[0] = sod2_stream_scratch(&first, &second, (int)choice[1], (int)choice[2], threads);",
+        stream,
+        "choice[1] = z.version1 = sod2_conv_choose(&first, threads);",
+        "choice[2] = z.version2 = sod2_conv_choose(&second, threads);",
+        "choice[3] = sod2_stream_scratch(&z, threads);",
+        "scratch[0] = choice[3] * sod2_stream_owners(&z, threads);",
     ]
-    emission.decide(number, [bound, *decisions], choices=3, scratch=1)
+    emission.decide(number, [bound, *decisions], choices=4, scratch=1)
 
 
 def _struct(name: str, call: StepCall) -> str:
@@ -80,13 +93,13 @@ def _strip_epilogue(emission: Emission, lead: Group, node: Node) -> Kernel | Non
 
 
 def _strip_operands(emission: Emission, kernel: Kernel, result: str) -> str:
-    """Declaration of the operands of the first epilogue, inside the loop over strips."""
+    """Declaration of the operands of the first epilogue, in the function of a strip."""
 
     def size(dim: Dim) -> str:
         return to_c(dim, lambda name: "strip_rows" if name == _ROWS else emission.symbol(name))
 
     def address(tensor: str) -> str:
-        return "scratch" if tensor == result else emission.address(tensor)
+        return "t.middle" if tensor == result else emission.address(tensor)
 
     pointers = ", ".join(map(address, kernel.tensors))
     dims: Sequence[str] = [size(d) for d in kernel.dims]
@@ -95,6 +108,5 @@ def _strip_operands(emission: Emission, kernel: Kernel, result: str) -> str:
             f"void *const strip_p[] = {{{pointers}}};",
             f"const int64_t strip_n[] = {{{', '.join(dims) or '0'}}};",
             "const sod2_operands strip_operands = {strip_p, strip_n};",
-            "first.epilogue_args = &strip_operands;",
         ]
     )

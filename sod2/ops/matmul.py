@@ -101,9 +101,9 @@ class MatMul(Anchor):
         if batching == "rows":
             fields |= {"batch": as_dim(1), "m": count(a[:-2]) * m}
         else:
-            own_a = depth * m if batching == "both" else as_dim(0)
-            batch = as_dim(1) if batching is None else count(b[:-2])
-            fields |= {"batch": batch, "a_batch": own_a, "out_batch": m * n}
+            own_a = depth * m if batching == "left" else as_dim(0)
+            batch = {None: as_dim(1), "left": count(a[:-2]), "right": count(b[:-2])}[batching]
+            fields |= {"batch": batch, "a_batch": own_a, "out_batch": m * n, "b_count": count(b[:-2])}
         shared = batching in ("rows", None)
         k.setup(gemm_struct(k, fields, "0" if shared else f"sod2_gemm_packed_floats({k.c(depth)}, {k.c(n)})"))
         if batching is None:
@@ -127,6 +127,10 @@ class MatMul(Anchor):
             ((2, 3, 4), (1, 4, 5)),
             ((2, 1, 3, 4), (3, 4, 2)),
             ((2, 1, 3, 4), (1, 3, 4, 2)),
+            ((2, 3, 5, 4), (3, 4, 2)),
+            ((2, 3, 5, 4), (1, 3, 4, 2)),
+            ((2, 3, 2, 5, 4), (3, 2, 4, 2)),
+            ((2, 3, 5, 4), (2, 1, 4, 2)),
             ((4,), (4, 5)),
             ((3, 4), (4,)),
             ((4,), (4,)),
@@ -164,8 +168,8 @@ def product(
 
 
 def batch_of(x: Facts) -> str | None:
-    """How the kernel walks the batches: "rows" (one B for all: batches of A are more rows), "both" (each has its own),
-    "right" (one A for all B), or None when the broadcast is known only at run time or mixes these."""
+    """How the kernel walks the batches: "rows" (one B for all: batches of A are more rows), "left" (each A takes the
+    next B, in turn), "right" (one A for all B), or None when the broadcast is known only at run time or mixes these."""
     a, b = dims_of(x[0])[:-2], dims_of(x[1])[:-2]
     if not all(isinstance(d, Dim) for d in (*a, *b)):
         return None
@@ -174,8 +178,9 @@ def batch_of(x: Facts) -> str | None:
         return "rows"
     if all(d == 1 for d in a) and len(a) <= len(b):
         return "right"
-    if len(a) == len(b) and all(eq(p, q) is True for p, q in zip(a, b, strict=True)):  # type: ignore[arg-type]
-        return "both"
+    turns = a[len(a) - len(b) :]
+    if len(b) <= len(a) and all(eq(p, q) is True for p, q in zip(turns, b, strict=True)):  # type: ignore[arg-type]
+        return "left"
     return None
 
 

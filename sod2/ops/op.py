@@ -243,6 +243,11 @@ class Op:
         """Whether output 0, which provably has the dims of input 0, then has its elements too."""
         return False
 
+    def moves_rows(self, node: Node, x: Facts, y: Facts) -> bool:
+        """Whether output 0 is made of whole rows of input 0, along the last axis of both, and of rows of zeros. It then
+        changes places with what treats every row alike and makes zeros of zeros."""
+        return False
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         """C expression of one element of output `e.output` at `index`, pulling its inputs through `e.load`."""
         raise UnsupportedError(f"operator {self.name} has no element expression")

@@ -101,6 +101,13 @@ class Pad(Op):
                 pairs += nonempty_guards(dim, lift(lambda before, behind: before + behind, *pads))
         return [(a, b) for a, b in pairs if eq(a, b) is not True]
 
+    def moves_rows(self, node: Node, x: Facts, y: Facts) -> bool:
+        """Zeros around all axes but the last."""
+        fill, pads = present(x, 2), self.pads(node, x)
+        value = node.attrs.get("value", 0) if fill is None else fill.known_value
+        zero = value is not None and not np.any(value)
+        return zero and self.mode(node) == "constant" and pads is not None and pads[-1:] == [(as_dim(0), as_dim(0))]
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         assert x[0] is not None
         pads = self.pads(node, x) or []

@@ -193,6 +193,11 @@ class Slice(Op):
         spans = self.spans(node, x)
         return spans is not None and all(s is None or (isinstance(s.step, Dim) and s.step == 1) for s in spans)
 
+    def moves_rows(self, node: Node, x: Facts, y: Facts) -> bool:
+        """Rows are whole where the last axis is not sliced."""
+        spans = self.spans(node, x)
+        return spans is not None and spans[-1:] == [None]
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         spans = self.spans(node, x) or []
         source = list(index)

@@ -49,6 +49,12 @@ class Transpose(Op):
         permutation = self.permutation(node, len(y[0].shape))
         return [tuple(y[0].shape[permutation.index(k)] for k in range(len(permutation)))]
 
+    def moves_rows(self, node: Node, x: Facts, y: Facts) -> bool:
+        """The last axis stays the last."""
+        assert y[0] is not None
+        rank = len(y[0].dims)
+        return rank > 0 and self.permutation(node, rank)[-1] == rank - 1
+
     def at(self, node: Node, e: Emitter, index: Sequence[Index], x: Facts, y: Facts) -> str:
         permutation = self.permutation(node, len(index))
         return e.load(0, [index[permutation.index(k)] for k in range(len(index))])

@@ -7,6 +7,10 @@
    and unnormalised output are carried from chunk to chunk and rescaled (online softmax). Q, V and O are used in place,
    through their strides; V is copied only when dv is no multiple of NR.
 
+   Relative positions are a third product, of other queries with one row for each distance between query and key. What
+   a block of queries needs of them is a band; it is made of the packed panels that the band touches, and every row adds
+   it to its scores from where its own distances begin.
+
    Scratch is bounded per thread whatever the lengths: the packed chunk by KEY_FLOATS, the carried output by
    CARRY_FLOATS (more only where one panel or one block of queries is larger than that). With one chunk nothing is
    carried and a block needs just MR rows.
@@ -30,7 +34,9 @@ typedef struct layout {
     int64_t keys, chunks;                        /* keys in a chunk, multiple of NR; number of chunks */
     int64_t queries;                             /* whose output is carried together */
     int64_t width;                               /* dv rounded up to NR */
-    int64_t v, scores, carry, max, sum, terms, total; /* offsets in the scratch of a thread, in floats; K comes first */
+    int64_t distances, band;                     /* packed, and of a row of a block; with relative positions only */
+    /* Offsets in the scratch of a thread, in floats; K comes first. */
+    int64_t v, scores, carry, max, sum, packed_distances, bands, total;
 } layout;
 
 typedef struct job {
@@ -44,14 +50,15 @@ typedef struct job {
 typedef struct part {
     const sod2_attention *a;
     const layout *at;
-    const float *q, *k, *v, *mask, *down, *across;
+    const float *q, *k, *v, *mask, *down, *across, *place, *distances;
+    const uint8_t *hidden;
     float *o;
-    float *packed_k, *packed_v, *scores, *carry, *max, *sum, *terms;
+    float *packed_k, *packed_v, *scores, *carry, *max, *sum, *packed_distances, *bands;
 } part;
 
 static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-static layout plan(const sod2_attention *a) {
+static layout plan(const sod2_attention *a, int64_t splits) {
     layout at = {0};
     int64_t keys = KEY_FLOATS / sod2_imax(a->d, 1) / SOD2_NR * SOD2_NR;
     keys = sod2_imin(sod2_imax(keys, SOD2_NR), MAX_KEYS);
@@ -65,20 +72,31 @@ static layout plan(const sod2_attention *a) {
     at.carry = at.scores + SOD2_MR * (at.keys + PAD);
     at.max = at.carry + at.queries * at.width;
     at.sum = at.max + at.queries;
-    at.terms = at.sum + at.queries;
-    at.total = round_up(at.terms + (a->columns ? at.keys + SOD2_VL : 0), 16); /* threads share no cache line */
+    at.packed_distances = at.sum + at.queries;
+    at.bands = at.packed_distances;
+    if (a->relative) {
+        at.distances = round_up(at.keys + (at.chunks == 1 ? (a->sq + splits - 1) / splits : at.queries), SOD2_NR);
+        at.band = at.keys + SOD2_MR + 2 * SOD2_NR + PAD;
+        at.bands += at.distances * a->d;
+    }
+    at.total = round_up(at.bands + SOD2_MR * at.band, 16); /* threads share no cache line */
     return at;
 }
 
-int64_t sod2_attention_scratch(const sod2_attention *a, int threads) {
-    return plan(a).total * (int64_t)sizeof(float) * threads;
+/* Items per head: whole heads if they feed every thread four times, since each item packs its keys anew. */
+static int64_t splits_of(const sod2_attention *a, int threads) {
+    const int64_t heads = sod2_imax(a->batch * a->heads, 1);
+    return threads == 1 ? 1 : sod2_imax(1, sod2_imin((4 * threads + heads - 1) / heads, sod2_blocks(a->sq)));
 }
 
-/* K[count][d] -> panels [count / NR][d][NR], zero behind the last key. */
-static void pack_keys(const part *p, const float *k, int64_t count) {
-    const int64_t d = p->a->d, ld = p->a->k_row;
+int64_t sod2_attention_scratch(const sod2_attention *a, int threads) {
+    return plan(a, splits_of(a, threads)).total * (int64_t)sizeof(float) * threads;
+}
+
+/* Rows k[count][d] -> panels [count / NR][d][NR], zero behind the last one. */
+static void pack_rows(const float *k, int64_t ld, int64_t count, int64_t d, float *packed) {
     for (int64_t first = 0; first < count; first += SOD2_VL) {
-        float *panel = p->packed_k + first / SOD2_NR * SOD2_NR * d + first % SOD2_NR;
+        float *panel = packed + first / SOD2_NR * SOD2_NR * d + first % SOD2_NR;
         int64_t keys = sod2_imin(SOD2_VL, count - first), done = 0;
         for (; keys == SOD2_VL && done + SOD2_VL <= d; done += SOD2_VL)
             sod2_transpose(k + first * ld + done, ld, panel + done * SOD2_NR, SOD2_NR);
@@ -86,7 +104,7 @@ static void pack_keys(const part *p, const float *k, int64_t count) {
             for (int64_t i = 0; i < SOD2_VL; i++) panel[c * SOD2_NR + i] = i < keys ? k[(first + i) * ld + c] : 0.0f;
     }
     for (int64_t key = round_up(count, SOD2_VL); key < round_up(count, SOD2_NR); key++)
-        for (int64_t c = 0; c < d; c++) p->packed_k[key / SOD2_NR * SOD2_NR * d + c * SOD2_NR + key % SOD2_NR] = 0.0f;
+        for (int64_t c = 0; c < d; c++) packed[key / SOD2_NR * SOD2_NR * d + c * SOD2_NR + key % SOD2_NR] = 0.0f;
 }
 
 /* V[count][dv] -> [count][width], zero behind dv: a tile reads whole vectors. */
@@ -156,24 +174,67 @@ static float exponential_row(float *s, int64_t count, float top) {
     return vf_sum_lanes(sum0 + sum1);
 }
 
-/* What a map adds to the scores of a query and keys key .. key + count - 1, as a mask. */
-static const float *map_terms(const part *p, int64_t query, int64_t key, int64_t count) {
+/* As scale_row, for keys key .. key + count - 1 with the terms of a map, line by line; a chunk may begin or end within
+   one. Vectors are stored as a whole where two of them reach as far: what is behind a line's end was loaded before. */
+static float scale_map_row(const part *p, float *s, int64_t query, int64_t key, int64_t count) {
     const int64_t columns = p->a->columns, lines = p->a->sk / columns;
-    const float *down = p->down + query * lines, *across = p->across + query * columns;
-    for (int64_t done = 0, n; done < count; done += n) {
-        const int64_t line = (key + done) / columns, column = (key + done) % columns;
-        n = sod2_imin(columns - column, count - done);
-        for (int64_t c = 0; c < n; c += SOD2_VL) /* what is stored behind n, the next line overwrites */
-            vf_store(p->terms + done + c,
-                     vf_load_partial(across + column + c, sod2_imin(SOD2_VL, n - c), 0.0f) + down[line]);
+    const float *down = p->down + query * lines + key / columns, *across = p->across + query * columns;
+    const float scale = p->a->scale;
+    vf x = vf_load(s), top = vf_splat(LOWEST);
+    for (int64_t done = 0, column = key % columns; done < count;) {
+        const int64_t n = sod2_imin(sod2_imin(columns - column, count - done), SOD2_VL);
+        const vf term = vf_load_partial(across + column, n, LOWEST) + *down;
+        const vf next = vf_load(s + done + n);
+        x = vf_max(vf_splat(LOWEST), x * scale + term);
+        if (2 * n >= SOD2_VL)
+            vf_store(s + done, x);
+        else
+            vf_store_partial(s + done, x, n);
+        top = vf_max(x, top);
+        x = next;
+        done += n;
+        column += n;
+        if (column == columns) column = 0, down++;
     }
-    return p->terms;
+    if (count % SOD2_VL) vf_store(s + count, vf_splat(-INFINITY));
+    return vf_max_lanes(top);
 }
 
-/* Softmax of one row against one chunk; rescales what earlier chunks left of its output. */
-static void softmax_row(const part *p, float *s, int64_t count, const float *mask, int64_t row, int first) {
-    const int64_t stride = p->a->columns ? 1 : p->a->mask_col;
-    float top = scale_row_any(s, count, p->a->scale, mask, stride) * SOD2_LOG2E;
+/* Adds relative positions to the scores of `rows` queries from `query` against keys that begin with the chunk's. The
+   packed distances begin with that of the chunk's first key from query `last`. */
+static void add_distances(const part *p, int64_t query, int64_t rows, int64_t last, int64_t count) {
+    const sod2_attention *a = p->a;
+    const int64_t ld = p->at->keys + PAD, band = p->at->band;
+    const int64_t first = (last - (query + rows - 1)) / SOD2_NR * SOD2_NR, end = last - query + count;
+    const float *place = p->place + query * a->place_row;
+    for (int64_t c = first; c < end; c += SOD2_NR)
+        sod2_tile_rows[rows](a->d, place, a->place_row, p->packed_distances + c * a->d, SOD2_NR, p->bands + c - first,
+                             band, 0, p->packed_distances + (c + SOD2_NR) * a->d, SOD2_NR);
+    for (int64_t i = 0; i < rows; i++) {
+        float *s = p->scores + i * ld;
+        const float *own = p->bands + i * band + (last - (query + i) - first);
+        for (int64_t n = 0; n < count; n += SOD2_VL) vf_store(s + n, vf_load(s + n) + vf_load(own + n));
+    }
+}
+
+/* Scores that are hidden become a number, which the scale then multiplies. */
+static void hide(const sod2_attention *a, const uint8_t *hidden, float *s, int64_t count) {
+    const float fill = a->fill / a->scale;
+    for (int64_t n = 0; n < count; n++) s[n] = (hidden[n * a->hidden_col] != 0) == a->hides ? fill : s[n];
+}
+
+/* The scores of one query against keys key .. key + count - 1 as softmax takes them; returns the maximum. */
+static float finish_row(const part *p, float *s, int64_t query, int64_t key, int64_t count) {
+    const sod2_attention *a = p->a;
+    if (a->hidden) hide(a, p->hidden + query * a->hidden_row + key * a->hidden_col, s, count);
+    if (a->columns) return scale_map_row(p, s, query, key, count);
+    const float *mask = p->mask == NULL ? NULL : p->mask + query * a->mask_row + key * a->mask_col;
+    return scale_row_any(s, count, a->scale, mask, a->mask_col);
+}
+
+/* Softmax of one row with its maximum against one chunk; rescales what earlier chunks left of its output. */
+static void softmax_row(const part *p, float *s, int64_t count, float top, int64_t row, int first) {
+    top *= SOD2_LOG2E;
     if (first) {
         p->max[row] = top;
         p->sum[row] = exponential_row(s, count, top);
@@ -190,19 +251,20 @@ static void softmax_row(const part *p, float *s, int64_t count, const float *mas
     for (int64_t c = 0; c < p->at->width; c += SOD2_VL) vf_store(out + c, vf_load(out + c) * factor);
 }
 
-/* Queries from `query` of the head, from row `row` of the carried ones, against keys key .. key + count - 1. */
-static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows, int64_t key, int64_t count) {
+/* Queries from `query` of the head, from row `row` of the carried ones, against keys key .. key + count - 1; `last` is
+   the query whose distances are packed first. */
+static void attend_block(const part *p, int64_t query, int64_t row, int64_t rows, int64_t last, int64_t key,
+                         int64_t count) {
     const sod2_attention *a = p->a;
     const int64_t ld = p->at->keys + PAD, width = p->at->width;
     const float *q = p->q + query * a->q_row;
     for (int64_t n = 0; n < count; n += SOD2_NR)
         sod2_tile_rows[rows](a->d, q, a->q_row, p->packed_k + n * a->d, SOD2_NR, p->scores + n, ld, 0,
                              p->packed_k + (n + SOD2_NR) * a->d, SOD2_NR);
-    for (int64_t i = 0; i < rows; i++) {
-        const float *mask = p->mask == NULL ? NULL : p->mask + (query + i) * a->mask_row + key * a->mask_col;
-        if (a->columns) mask = map_terms(p, query + i, key, count);
-        softmax_row(p, p->scores + i * ld, count, mask, row + i, key == 0);
-    }
+    if (a->relative) add_distances(p, query, rows, last, count);
+    float top[SOD2_MR]; /* of all rows first: what a row's last stores hold is not yet to be read as other vectors */
+    for (int64_t i = 0; i < rows; i++) top[i] = finish_row(p, p->scores + i * ld, query + i, key, count);
+    for (int64_t i = 0; i < rows; i++) softmax_row(p, p->scores + i * ld, count, top[i], row + i, key == 0);
     const int in_place = width == a->dv;
     const float *v = in_place ? p->v + key * a->v_row : p->packed_v;
     const int64_t ldv = in_place ? a->v_row : width;
@@ -234,14 +296,18 @@ static void attend(const part *p, int64_t first, int64_t end) {
             group = (end - query + left - 1) / left;
         }
         for (int64_t key = 0; key < a->sk; key += keys) {
-            int64_t count = sod2_imin(keys, a->sk - key), blocks = sod2_blocks(group);
+            const int64_t count = sod2_imin(keys, a->sk - key), blocks = sod2_blocks(group);
+            const int64_t last = (once ? end : query + group) - 1;
             if (!once || query == first) {
-                pack_keys(p, p->k + key * a->k_row, count);
+                pack_rows(p->k + key * a->k_row, a->k_row, count, a->d, p->packed_k);
                 if (p->at->width != a->dv) pack_values(p, p->v + key * a->v_row, count);
+                if (a->relative)
+                    pack_rows(p->distances + (a->sq - 1 + key - last) * a->distances_row, a->distances_row,
+                              count + last - query, a->d, p->packed_distances);
             }
             for (int64_t b = 0; b < blocks; b++) {
                 int64_t row = sod2_block_start(b, group, blocks);
-                attend_block(p, query + row, row, sod2_block_start(b + 1, group, blocks) - row, key, count);
+                attend_block(p, query + row, row, sod2_block_start(b + 1, group, blocks) - row, last, key, count);
             }
         }
         store_rows(p, query, group);
@@ -272,6 +338,9 @@ static void run_item(void *arg, int64_t item, int thread) {
         .mask = a->mask == NULL ? NULL : a->mask + batch * a->mask_batch + head * a->mask_head,
         .down = a->columns == 0 ? NULL : a->down + item / j->splits * a->sq * (a->sk / a->columns),
         .across = a->columns == 0 ? NULL : a->across + item / j->splits * a->sq * a->columns,
+        .place = !a->relative ? NULL : a->place + batch * a->place_batch + head * a->place_head,
+        .distances = !a->relative ? NULL : a->distances + batch * a->distances_batch + head * a->distances_head,
+        .hidden = a->hidden == NULL ? NULL : a->hidden + batch * a->hidden_batch + head * a->hidden_head,
         .o = o,
         .packed_k = scratch,
         .packed_v = scratch + j->at.v,
@@ -279,16 +348,16 @@ static void run_item(void *arg, int64_t item, int thread) {
         .carry = scratch + j->at.carry,
         .max = scratch + j->at.max,
         .sum = scratch + j->at.sum,
-        .terms = scratch + j->at.terms,
+        .packed_distances = scratch + j->at.packed_distances,
+        .bands = scratch + j->at.bands,
     };
     attend(&p, first, end);
 }
 
 void sod2_attention_run(const sod2_attention *a, void *scratch, sod2_pool *pool) {
-    const int64_t heads = a->batch * a->heads, threads = sod2_pool_threads(pool);
+    const int64_t heads = a->batch * a->heads;
     if (heads == 0 || a->sq == 0 || a->dv == 0) return;
-    /* Whole heads if they feed every thread four times, since each item packs its keys anew. */
-    int64_t splits = threads == 1 ? 1 : sod2_imin((4 * threads + heads - 1) / heads, sod2_blocks(a->sq));
-    job j = {.a = a, .at = plan(a), .scratch = scratch, .splits = splits};
+    const int64_t splits = splits_of(a, sod2_pool_threads(pool));
+    job j = {.a = a, .at = plan(a, splits), .scratch = scratch, .splits = splits};
     sod2_parallel(pool, heads * splits, run_item, &j);
 }

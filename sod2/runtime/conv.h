@@ -15,6 +15,7 @@ enum {
   SOD2_CONV_WINO3,     /* F(3x3, 4x4) over phases: 7x7, stride 2, dilation 1, one group */
   SOD2_CONV_WINO4,     /* F(4x4, 3x3) */
   SOD2_CONV_DEPTHWISE, /* one input channel a group */
+  SOD2_CONV_TAPS,      /* rows are taps: one output channel, stride 1, one group */
   SOD2_CONV_VERSIONS
 };
 
@@ -27,7 +28,7 @@ typedef struct sod2_conv {
   int64_t n, ic, ih, iw, oc, oh, ow, groups, kh, kw;
   int64_t sh, sw, pt, pl, dh, dw;       /* strides, padding at top and left, dilations */
   const float *x;                       /* [n][ic][ih][iw] */
-  sod2_prologue prologue;               /* computes x where it is read: stride 1, not 1x1, not depthwise; or NULL */
+  sod2_prologue prologue;               /* computes x where it is read: stride 1, not 1x1, not depthwise, several oc; or NULL */
   const void *prologue_args;
   const float *w[SOD2_CONV_VERSIONS];   /* packed weights of each version, NULL where not kept */
   float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL */
@@ -64,7 +65,7 @@ typedef struct sod2_conv_kernel {
 } sod2_conv_kernel;
 
 extern const sod2_conv_kernel sod2_conv_panel, sod2_conv_pixel, sod2_conv_dot, sod2_conv_wino2, sod2_conv_wino3,
-    sod2_conv_wino4, sod2_conv_depthwise;
+    sod2_conv_wino4, sod2_conv_depthwise, sod2_conv_taps;
 
 /* Hands a tile of image n to the epilogue, or stores it. */
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,

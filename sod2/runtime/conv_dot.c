@@ -45,8 +45,11 @@ static void multiply(const float *weights, int64_t rows, const float *x, int64_t
   }
 }
 
-static void dot_chunk(void *arg, int64_t chunk, int thread) {
-  const sod2_window *w = arg;
+static int64_t chunks(const sod2_window *w) {
+  return w->lines * w->columns * ((const dot_plan *)w->plan)->pieces;
+}
+
+static void compute(const sod2_window *w, int64_t chunk, int thread) {
   const dot_plan *p = w->plan;
   const int64_t depth = w->strips->depth, pixel = chunk / p->pieces, piece = chunk % p->pieces;
   const int64_t y = pixel / w->columns, x = pixel % w->columns;
@@ -58,17 +61,12 @@ static void dot_chunk(void *arg, int64_t chunk, int thread) {
   sod2_conv_store(w->c, tile, 1, w->image, row, count, (w->y0 + y) * w->strips->ow + w->x0 + x, 1);
 }
 
-static void compute(const sod2_window *w, sod2_pool *pool) {
-  sod2_window window = *w;
-  sod2_parallel(pool, w->lines * w->columns * ((const dot_plan *)w->plan)->pieces, dot_chunk, &window);
-}
-
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c, 1);
   dot_plan p = {.rows = c->oc / c->groups};
   p.pieces = sod2_imax((p.rows + ROWS - 1) / ROWS, sod2_imin(p.rows / 4, p.rows * s.depth / MIN_WORK));
-  sod2_strips_run(c, &s, &p, scratch, pool, compute);
+  sod2_strips_run(c, &s, &p, scratch, pool, &(sod2_window_kernel){.chunks = chunks, .compute = compute});
 }
 
 /* Weights and inputs are loads, half a cycle a vector; measured are the sum of a row's lanes and copying an input. */

@@ -2,19 +2,23 @@
 
    Panels run over the strip, across the ends of its lines: what lies between the lines, the margin under the kernel, is
    computed too and squeezed out. Where padding each line to whole panels wastes less, panels begin anew with each line.
+   Of the last panel of a run half suffices where there are no more pixels.
 
    A piece of work is a block of panels and a share of the row blocks. Weights are [group][row block][k][rows of the
    block], the row blocks of nearly equal height. The tile of one row block over all pixels goes to the epilogue. The
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
-   block that follows. */
+   block that follows. Where panels have few taps, so that L1 holds some of them, the first row block leaves dense
+   copies there for the others: L2 is then free for the results on their way. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
 
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
+  HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
+  NEAR = 1 << 13,      /* floats of dense copies in L1 */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
   ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
   CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
@@ -24,10 +28,13 @@ static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
-  int64_t shares;           /* pieces that the row blocks are cut into */
+  int64_t first, count;     /* row blocks of the window's share, */
+  int64_t pieces;           /* that these are cut into */
   int64_t pitch;            /* positions from one line to the next; panels take NR positions each */
-  int64_t runs, panels;     /* of a window: pieces that are contiguous in the output, and panels of each */
+  int64_t runs;             /* pieces of a window that are contiguous in the output */
+  int64_t positions, panels; /* of a run */
   int64_t blocks;           /* that the panels of a run are cut into */
+  int64_t near;             /* panels whose dense copies L1 holds, 0 where that is less than two */
 } panel_plan;
 
 /* Positions from one line of `columns` pixels to the next: the strip's own, or whole panels. */
@@ -65,50 +72,107 @@ static void squeeze(float *tile, int64_t height, int64_t x, int64_t pitch, int64
     }
 }
 
-/* A row block over panels [first, last) of a run that begins with line y: tile[row][pixel]. What a panel has behind its
-   last pixel is overwritten by the next panel. */
-static void multiply(const sod2_window *w, int64_t y, int64_t first, int64_t last, int64_t row, int64_t height,
-                     const float *weights, sod2_tile_gather kernel, float *tile) {
+/* A row block over panels of a run. */
+typedef struct panel_block {
+  int64_t line;             /* the first of the run */
+  int64_t first, last;      /* panels */
+  int64_t row, height;      /* output channels */
+  const float *weights;
+  sod2_tile_gather kernel;
+  float *copies;            /* dense panels, NULL where there are none; */
+  int copied;               /* 0: they are still to be made */
+} panel_block;
+
+/* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. */
+static void multiply(const sod2_window *w, const panel_plan *p, const panel_block *b, float *tile) {
   const sod2_strips *s = w->strips;
-  const panel_plan *p = w->plan;
-  const int64_t begin = pixels_before(first * SOD2_NR, p->pitch, w->columns);
-  for (int64_t panel = first; panel < last; panel++) {
+  const int64_t begin = pixels_before(b->first * SOD2_NR, p->pitch, w->columns);
+  float *copy = b->copies;
+  for (int64_t panel = b->first; panel < b->last; panel++) {
     const int64_t line = panel * SOD2_NR / p->pitch, x = panel * SOD2_NR % p->pitch;
     const int64_t pixel = line * w->columns + sod2_imin(x, w->columns);
-    const float *base = w->base + (y + line) * s->width + x;
+    const float *base = w->base + (b->line + line) * s->width + x;
     const int32_t *offset = w->offset;
-    sod2_conv_fetch(w->c, w->image, row, height, (w->y0 + y) * s->ow + w->x0 + pixel, SOD2_NR);
+    float *c = tile + pixel - begin;
+    sod2_conv_fetch(w->c, w->image, b->row, b->height, (w->y0 + b->line) * s->ow + w->x0 + pixel, SOD2_NR);
     if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
-    kernel(s->depth, weights, base, offset, tile + pixel - begin, TILE_LD, 0);
-    if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, height, x, p->pitch, w->columns);
+    if (p->positions - panel * SOD2_NR <= HALF)
+      sod2_tile_half_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0);
+    else if (!copy)
+      b->kernel(s->depth, b->weights, base, offset, c, TILE_LD, 0);
+    else if (!b->copied)
+      sod2_tile_copy_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0, copy);
+    else
+      sod2_tile_packed[b->height](s->depth, b->weights, b->height, copy, SOD2_NR, c, TILE_LD, 0);
+    if (copy) copy += s->depth * SOD2_NR;
+    if (x + SOD2_NR > p->pitch) squeeze(c, b->height, x, p->pitch, w->columns);
   }
 }
 
-static void panel_chunk(void *arg, int64_t chunk, int thread) {
-  (void)thread;
-  const sod2_window *w = arg;
-  const panel_plan *p = w->plan;
-  const int64_t share = chunk % p->shares, block = chunk / p->shares % p->blocks, run = chunk / p->shares / p->blocks;
+/* A piece of the row blocks over the panels of `b`. */
+static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block b, int64_t piece) {
   const int64_t depth = w->strips->depth;
-  const int64_t first_block = p->row_blocks * share / p->shares, last_block = p->row_blocks * (share + 1) / p->shares;
-  const int64_t first = p->panels * block / p->blocks, last = p->panels * (block + 1) / p->blocks;
-  const int64_t pixel = pixels_before(first * SOD2_NR, p->pitch, w->columns);
-  const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(last * SOD2_NR, p->pitch, w->columns));
+  const int64_t first = p->first + p->count * piece / p->pieces, last = p->first + p->count * (piece + 1) / p->pieces;
+  const int64_t pixel = pixels_before(b.first * SOD2_NR, p->pitch, w->columns);
+  const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(b.last * SOD2_NR, p->pitch, w->columns));
   const float *weights = w->c->w[SOD2_CONV_PANEL] + w->group * p->rows * depth;
   const int streamed = p->rows * depth > LARGE && SOD2_MR * depth < ROOM;
-  float tile[SOD2_MR * TILE_LD];
-  for (int64_t i = first_block; i < last_block; i++) {
-    const int64_t row = sod2_block_start(i, p->rows, p->row_blocks), output = w->group * p->rows + row;
-    const int64_t height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
-    const sod2_tile_gather *const kernels = streamed && i > first_block ? sod2_tile_stream_a : sod2_tile_gather_b;
-    multiply(w, run, first, last, output, height, weights + row * depth, kernels[height], tile);
-    sod2_conv_store(w->c, tile, TILE_LD, w->image, output, height, (w->y0 + run) * w->strips->ow + w->x0 + pixel,
+  float tile[SOD2_MR * TILE_LD], copies[NEAR];
+  for (int64_t i = first; i < last; i++) {
+    const int64_t row = sod2_block_start(i, p->rows, p->row_blocks);
+    b.row = w->group * p->rows + row, b.height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
+    b.weights = weights + row * depth;
+    b.kernel = (streamed && i > first ? sod2_tile_stream_a : sod2_tile_gather_b)[b.height];
+    b.copies = p->near && last - first > 1 ? copies : NULL, b.copied = i > first;
+    multiply(w, p, &b, tile);
+    sod2_conv_store(w->c, tile, TILE_LD, w->image, b.row, b.height, (w->y0 + b.line) * w->strips->ow + w->x0 + pixel,
                     end - pixel);
+  }
+}
+
+/* Whole lines are one run: they follow each other in the output. */
+static panel_plan plan_of(const sod2_window *w) {
+  panel_plan p = {.rows = w->c->oc / w->c->groups, .row_blocks = sod2_blocks(w->c->oc / w->c->groups)};
+  p.first = sod2_window_share(w, w->share, p.row_blocks);
+  p.count = sod2_window_share(w, w->share + 1, p.row_blocks) - p.first;
+  p.runs = w->columns == w->strips->ow ? 1 : w->lines;
+  p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
+  p.positions = (w->lines / p.runs - 1) * p.pitch + w->columns;
+  p.panels = (p.positions + SOD2_NR - 1) / SOD2_NR;
+  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows) / (double)w->shares;
+  const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
+  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
+  if (p.count == 1) /* the panels alone are what can be shared */
+    p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
+  const int64_t blocks = p.runs * p.blocks;
+  p.pieces = sod2_imax(1, sod2_imin(p.count, (wanted + blocks - 1) / blocks));
+  if (p.pieces == 1) /* as many for each thread */
+    p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
+  const int64_t copies = NEAR / sod2_imax(1, w->strips->depth * SOD2_NR);
+  p.near = copies < 2 ? 0 : copies;
+  return p;
+}
+
+static int64_t chunks(const sod2_window *w) {
+  const panel_plan p = plan_of(w);
+  return p.runs * p.blocks * p.pieces;
+}
+
+static void compute(const sod2_window *w, int64_t chunk, int thread) {
+  (void)thread;
+  const panel_plan p = plan_of(w);
+  const int64_t piece = chunk % p.pieces, block = chunk / p.pieces % p.blocks;
+  const int64_t first = p.panels * block / p.blocks, last = p.panels * (block + 1) / p.blocks;
+  panel_block b = {.line = chunk / p.pieces / p.blocks};
+  for (b.first = first; b.first < last; b.first = b.last) {
+    b.last = p.near ? sod2_imin(last, b.first + p.near) : last;
+    compute_piece(w, &p, b, piece);
   }
 }
 
 static void copy_tail(const sod2_window *w) {
   const sod2_strips *s = w->strips;
+  if (!tail_floats(s)) return;
   const int64_t count = s->ow % SOD2_NR, first = s->ow - count;
   int32_t *offset = tail_offsets(w);
   for (int64_t k = 0; k < s->depth; k++) {
@@ -121,37 +185,17 @@ static void copy_tail(const sod2_window *w) {
   }
 }
 
-/* Whole lines are one run: they follow each other in the output. */
-static void compute(const sod2_window *w, sod2_pool *pool) {
-  sod2_window window = *w;
-  panel_plan p = *(const panel_plan *)w->plan;
-  p.runs = w->columns == w->strips->ow ? 1 : w->lines;
-  p.pitch = pitch_of(w->columns, p.runs == w->lines ? SOD2_NR : w->strips->width - w->columns);
-  p.panels = ((w->lines / p.runs - 1) * p.pitch + w->columns + SOD2_NR - 1) / SOD2_NR;
-  const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows);
-  const int64_t wanted = sod2_imin(CHUNKS * sod2_pool_threads(pool), (int64_t)(cycles / MIN_CYCLES));
-  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
-  if (p.row_blocks == 1) /* the panels alone are what can be shared */
-    p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
-  const int64_t blocks = p.runs * p.blocks;
-  p.shares = sod2_imax(1, sod2_imin(p.row_blocks, (wanted + blocks - 1) / blocks));
-  window.plan = &p;
-  if (tail_floats(w->strips)) copy_tail(w);
-  sod2_parallel(pool, blocks * p.shares, panel_chunk, &window);
-}
-
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
-  const panel_plan p = {.rows = c->oc / c->groups, .row_blocks = sod2_blocks(c->oc / c->groups)};
-  sod2_strips_run(c, &s, &p, scratch, pool, compute);
+  sod2_strips_run(c, &s, NULL, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
 }
 
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
 static double cost(const sod2_conv *c) {
   const int64_t pixels = sod2_strips_pixels(c), lines = sod2_strips_lines(c) / c->n; /* of one image */
   const int64_t positions = (lines - 1) * pitch_of(pixels, (c->kw - 1) * c->dw / c->sw) + pixels;
-  const double panels = (double)(c->n * c->groups * ((positions + SOD2_NR - 1) / SOD2_NR));
+  const double panels = (double)(c->n * c->groups * ((positions + HALF - 1) / HALF)) / 2;
   const double depth = (double)sod2_strips_depth(c);
   const double tiles = panels * depth * sod2_block_cycles(c->oc / c->groups);
   const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;

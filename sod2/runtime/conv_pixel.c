@@ -14,7 +14,7 @@ enum {
   MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
-static const double STORE_CYCLES = 12;
+static const double STORE_CYCLES = 9;
 
 typedef struct pixel_plan {
   int64_t rows, panels; /* output channels of a group */
@@ -44,12 +44,20 @@ static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int
   }
 }
 
-static void pixel_chunk(void *arg, int64_t chunk, int thread) {
+static int64_t first_panel(const sod2_window *w, int64_t share) {
+  return sod2_window_share(w, share, ((const pixel_plan *)w->plan)->panels);
+}
+
+static int64_t chunks(const sod2_window *w) {
+  return sod2_window_blocks(w, MAX_PIXELS) * (first_panel(w, w->share + 1) - first_panel(w, w->share));
+}
+
+static void compute(const sod2_window *w, int64_t chunk, int thread) {
   (void)thread;
-  const sod2_window *w = arg;
   const pixel_plan *p = w->plan;
-  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS), panel = chunk / blocks, row = panel * SOD2_NR;
-  const sod2_block b = sod2_window_block(w, MAX_PIXELS, SOD2_MR, chunk % blocks);
+  const int64_t blocks = sod2_window_blocks(w, MAX_PIXELS);
+  const int64_t panel = first_panel(w, w->share) + chunk / blocks, row = panel * SOD2_NR;
+  const sod2_block b = sod2_window_block(w, blocks, SOD2_MR, chunk % blocks);
   float tile[TILE_LD * SOD2_NR], channels[SOD2_NR * TILE_LD];
   const int64_t first = w->group * p->rows + row, rows = sod2_imin(SOD2_NR, p->rows - row);
   const float *weights = w->c->w[SOD2_CONV_PIXEL] + (w->group * p->panels + panel) * w->strips->depth * SOD2_NR;
@@ -60,17 +68,11 @@ static void pixel_chunk(void *arg, int64_t chunk, int thread) {
   sod2_conv_store(w->c, channels, TILE_LD, w->image, first, rows, b.first, b.count);
 }
 
-static void compute(const sod2_window *w, sod2_pool *pool) {
-  const pixel_plan *p = w->plan;
-  sod2_window window = *w;
-  sod2_parallel(pool, sod2_window_blocks(w, MAX_PIXELS) * p->panels, pixel_chunk, &window);
-}
-
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
   const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
-  sod2_strips_run(c, &s, &p, scratch, pool, compute);
+  sod2_strips_run(c, &s, &p, scratch, pool, &(sod2_window_kernel){.chunks = chunks, .compute = compute});
 }
 
 /* The tile steps, then what transpose and epilogue cost a vector of results: measured. */

@@ -2,12 +2,16 @@
 
    A piece of work is a few output channels of one image and group, whose planes are summed in scratch. Input pixels are
    taken NR at a time, in place; a tile kernel gives the products for all taps of a block of channels, and these are
-   added where they belong, in the order of the pixels and taps. Weights: [group][channel block][row block of
-   (channel, ky, kx)][input channel][rows], with as many channels in a block as fit a tile. */
+   added where they belong, in the order of the pixels and taps; or in the frequent case that each output is a single
+   product, stored there. Weights: [group][channel block][row block of (channel, ky, kx)][input channel][rows], with as
+   many channels in a block as fit a tile. */
 #include "conv.h"
 #include "tile.h"
 
-enum { PLANE_BYTES = 256 << 10 };
+enum {
+  PLANE_BYTES = 256 << 10,
+  MIN_PIECES = 8 /* of a group, so that no thread waits long for another */
+};
 
 typedef struct transpose_plan {
   int64_t depth, channels, taps; /* input and output channels of a group */
@@ -29,11 +33,11 @@ static transpose_plan plan_of(const sod2_conv *c) {
   const int64_t height = sod2_imax(1, SOD2_MR / p.taps); /* channels of a block */
   p.blocks = (p.channels + height - 1) / height;
   const int64_t fit = sod2_imax(1, PLANE_BYTES / 4 / (c->oh * c->ow) / height); /* blocks of a piece */
-  p.pieces = (p.blocks + fit - 1) / fit;
+  p.pieces = sod2_imax(sod2_imin(p.blocks, MIN_PIECES), (p.blocks + fit - 1) / fit);
   const int64_t most = (p.blocks + p.pieces - 1) / p.pieces * height;
   p.panel = p.depth * SOD2_NR;
   p.planes = sod2_line(sod2_imin(most, p.channels) * c->oh * c->ow);
-  p.tile = sod2_line(height * p.taps * SOD2_NR);
+  p.tile = sod2_line(height * p.taps * SOD2_NR + SOD2_VL); /* vectors read beyond the end */
   return p;
 }
 
@@ -54,15 +58,20 @@ int64_t sod2_conv_transpose_scratch(const sod2_conv *c, int threads) {
 #define ZIP_HIGH 2, 6, 3, 7
 #endif
 
-/* out[2 * i] += a[i], out[2 * i + 1] += b[i]. */
-static void add_interleaved(const float *a, const float *b, int64_t n, float *out) {
-  int64_t i = 0;
-  for (; i + SOD2_VL <= n; i += SOD2_VL, out += 2 * SOD2_VL) {
-    const vf x = vf_load(a + i), y = vf_load(b + i);
-    vf_store(out, vf_load(out) + __builtin_shufflevector(x, y, ZIP_LOW));
-    vf_store(out + SOD2_VL, vf_load(out + SOD2_VL) + __builtin_shufflevector(x, y, ZIP_HIGH));
+/* 2x2 of stride 2 without padding: each output is one product, of whole lines. */
+SOD2_INLINE int is_interleaved(const sod2_conv *c) {
+  return c->kh == 2 && c->kw == 2 && c->sh == 2 && c->sw == 2 && c->dh == 1 && c->dw == 1 && c->pt == 0 && c->pl == 0 &&
+         c->oh == 2 * c->ih && c->ow == 2 * c->iw;
+}
+
+/* out[2 * i] = a[i], out[2 * i + 1] = b[i]; up to VL - 1 floats behind a and b are read. */
+static void interleave(const float *a, const float *b, int64_t n, float *out) {
+  for (; n > 0; n -= SOD2_VL, a += SOD2_VL, b += SOD2_VL, out += 2 * SOD2_VL) {
+    const vf x = vf_load(a), y = vf_load(b);
+    const vf low = __builtin_shufflevector(x, y, ZIP_LOW), high = __builtin_shufflevector(x, y, ZIP_HIGH);
+    vf_store_partial(out, low, sod2_imin(2 * n, SOD2_VL));
+    vf_store_partial(out + SOD2_VL, high, sod2_imax(0, sod2_imin(2 * n - SOD2_VL, SOD2_VL)));
   }
-  for (; i < n; i++, out += 2) out[0] += a[i], out[1] += b[i];
 }
 
 /* Adds the products of `n` consecutive pixels of input row iy with one row of the kernel, [kx][NR], to a plane. */
@@ -71,10 +80,6 @@ static void add_row(const sod2_conv *c, const float *values, int64_t iy, int64_t
   const int64_t oy = iy * c->sh - c->pt + ky * c->dh, x0 = ix * c->sw - c->pl;
   if (oy < 0 || oy >= c->oh) return;
   float *row = plane + oy * c->ow;
-  if (c->kw == 2 && c->sw == 2 && c->dw == 1 && x0 >= 0 && x0 + 2 * n <= c->ow) {
-    add_interleaved(values, values + SOD2_NR, n, row + x0);
-    return;
-  }
   for (int64_t kx = 0; kx < c->kw; kx++, values += SOD2_NR) {
     const int64_t ox = x0 + kx * c->dw, lo = ox >= 0 ? 0 : (-ox + c->sw - 1) / c->sw;
     const int64_t hi = ox >= c->ow ? 0 : sod2_imin(n, (c->ow - 1 - ox) / c->sw + 1);
@@ -85,13 +90,18 @@ static void add_row(const sod2_conv *c, const float *values, int64_t iy, int64_t
 /* All products of a block of channels, tile[channel][tap][NR], for pixels [first, first + count). */
 static void add_products(const sod2_conv *c, const float *tile, int64_t channels, int64_t first, int64_t count,
                          float *planes) {
-  for (int64_t ch = 0; ch < channels; ch++, planes += c->oh * c->ow)
-    for (int64_t ky = 0; ky < c->kh; ky++, tile += c->kw * SOD2_NR)
-      for (int64_t i = 0; i < count;) {
-        const int64_t ix = (first + i) % c->iw, n = sod2_imin(count - i, c->iw - ix);
-        add_row(c, tile + i, (first + i) / c->iw, ix, n, ky, planes);
-        i += n;
-      }
+  const int once = is_interleaved(c);
+  int64_t iy = first / c->iw, ix = first % c->iw;
+  for (int64_t i = 0, n; i < count; i += n, iy++, ix = 0) {
+    const float *values = tile + i;
+    n = sod2_imin(count - i, c->iw - ix);
+    for (int64_t ch = 0; ch < channels; ch++)
+      for (int64_t ky = 0; ky < c->kh; ky++, values += c->kw * SOD2_NR)
+        if (once)
+          interleave(values, values + SOD2_NR, n, planes + (ch * c->oh + iy * 2 + ky) * c->ow + ix * 2);
+        else
+          add_row(c, values, iy, ix, n, ky, planes + ch * c->oh * c->ow);
+  }
 }
 
 /* tile[row][NR] = `rows` rows of weights times NR pixels, b[k * ldb + pixel]. */
@@ -106,7 +116,10 @@ static void multiply(int64_t depth, const float *w, int64_t rows, const float *b
 /* Columns of pixels that are fewer than a panel: copied, because vectors would read beyond the image. */
 static void copy_pixels(const float *x, int64_t depth, int64_t pixels, int64_t count, float *panel) {
   for (int64_t k = 0; k < depth; k++)
-    for (int64_t i = 0; i < SOD2_NR; i++) panel[k * SOD2_NR + i] = i < count ? x[k * pixels + i] : 0.0f;
+    for (int64_t i = 0; i < SOD2_NR; i += SOD2_VL) {
+      const int64_t some = sod2_imax(0, sod2_imin(SOD2_VL, count - i));
+      vf_store(panel + k * SOD2_NR + i, vf_load_partial(x + k * pixels + i, some, 0));
+    }
 }
 
 static void transpose_chunk(void *arg, int64_t chunk, int thread) {
@@ -120,7 +133,7 @@ static void transpose_chunk(void *arg, int64_t chunk, int thread) {
   float *panel = job->scratch + thread * (p->panel + p->planes + p->tile), *planes = panel + p->panel;
   float *tile = planes + p->planes;
   const float *x = c->x + (image * c->ic + group * p->depth) * in;
-  memset(planes, 0, (size_t)(channels * out) * sizeof *planes);
+  if (!is_interleaved(c)) memset(planes, 0, (size_t)(channels * out) * sizeof *planes);
   for (int64_t first = 0; first < in; first += SOD2_NR) {
     const int64_t count = sod2_imin(SOD2_NR, in - first);
     if (count < SOD2_NR) copy_pixels(x + first, p->depth, in, count, panel);

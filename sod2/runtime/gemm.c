@@ -104,7 +104,8 @@ static void gemm_chunk(void *arg, int64_t chunk, int thread) {
   part.row = sod2_block_start(group, g->m, job->groups);
   part.rows = sod2_block_start(group + 1, g->m, job->groups) - part.row;
   part.cols = sod2_imin(SOD2_NR, g->n - part.col);
-  multiply(g, &part, g->a + part.batch * g->a_batch, g->b + part.batch * g->b_batch + part.col * g->k);
+  const int64_t own = g->b_count ? part.batch % g->b_count : part.batch;
+  multiply(g, &part, g->a + part.batch * g->a_batch, g->b + own * g->b_batch + part.col * g->k);
 }
 
 void sod2_gemm_run(const sod2_gemm *g, sod2_pool *pool) {

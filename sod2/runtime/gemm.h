@@ -10,6 +10,7 @@ typedef struct sod2_gemm {
   int64_t lda, a_batch, a_col;
   const float *b; /* packed: [ceil(n / NR)][k][NR], columns beyond n are 0 */
   int64_t b_batch; /* floats from one B to the next; 0: one B for all */
+  int64_t b_count; /* so many B, which batches take in turn; 0: each its own */
   float *out; /* dense rows of ldo floats, out_batch floats apart; written only where epilogue is NULL */
   int64_t ldo, out_batch; /* of out and touched */
   sod2_epilogue epilogue;

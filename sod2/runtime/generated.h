@@ -22,15 +22,15 @@
 #include "tile.h"
 
 /* What a step decides when its sizes are known: kernel versions, and bytes of scratch, of which `allowance` cost no peak.
-   Steps that decide alike share the function. */
-#define SOD2_DECIDE(name)                                                                                          \
-  static void name(const int64_t *sym, const int64_t *plan, const char *weights, int threads, int64_t allowance,   \
-                   int64_t *choice, int64_t *scratch)
-typedef void sod2_decide(const int64_t *sym, const int64_t *plan, const char *weights, int threads, int64_t allowance,
-                         int64_t *choice, int64_t *scratch);
+   Steps that decide alike but for some numbers share the function. */
+#define SOD2_DECIDE(name)                                                                                        \
+  static void name(const int32_t *number, const int64_t *sym, const int64_t *plan, const char *weights, int threads, \
+                   int64_t allowance, int64_t *choice, int64_t *scratch)
+typedef void sod2_decide(const int32_t *number, const int64_t *sym, const int64_t *plan, const char *weights,
+                         int threads, int64_t allowance, int64_t *choice, int64_t *scratch);
 typedef struct sod2_decision {
   sod2_decide *decide;
-  int32_t step, choice, scratch;
+  int32_t step, number, choice, scratch;
 } sod2_decision;
 
 /* The begin of a branch. */

@@ -27,6 +27,17 @@ typedef struct sod2_attention {
        columns] is added by a key's row, across[batch, heads, sq, columns] by its column. */
     const float *down, *across;
     int64_t columns;
+    /* If relative, sk == sq and relative positions are added to Q K^T before the scale: of query i and key j
+       place[i] . distances[j - i + sq - 1], with place [sq, d] and distances [2 sq - 1, d]. */
+    int relative;
+    const float *place, *distances;
+    int64_t place_batch, place_head, place_row;
+    int64_t distances_batch, distances_head, distances_row;
+    /* Scores become `fill` where `hidden` is true, or where it is not if hides is 0. */
+    const uint8_t *hidden;
+    int64_t hidden_batch, hidden_head, hidden_row, hidden_col;
+    int hides;
+    float fill;
 } sod2_attention;
 
 /* Bytes of scratch for a run on `threads` threads: about 0.2 MB a thread for heads of 64, whatever the lengths. */

@@ -55,7 +55,6 @@ void sod2_print_inference(const sod2_inference *row) {
       "\"peak_bytes\": %lld, \"own_bytes\": %s, \"hwm_bytes\": %lld}\n",
       row->sample, row->repeat, row->first ? "true" : "false", (long long)row->latency_ns, (long long)row->copy_ns,
       (long long)row->bind_ns, (long long)row->peak_bytes, own, (long long)row->hwm_bytes);
-  fflush(stdout);
 }
 
 int sod2_thread_argument(const char *text) {
@@ -74,6 +73,7 @@ static int obey(void *engine, sod2_run_command *run, char *line) {
       (line[parsed] == 0 || line[parsed] == ' ')) {
     char *folder = line + parsed + strspn(line + parsed, " ");
     run(engine, sample, count, *folder == 0 ? NULL : folder);
+    fflush(stdout); /* not earlier: the reader would wake, and take a core, beside the next inference */
     return 1;
   }
   char text[MESSAGE_CAPACITY];

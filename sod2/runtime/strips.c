@@ -7,7 +7,8 @@
 enum {
   SHARED_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
   OWN_FLOATS = (SOD2_STRIP_OWN_KIB << 10) / 4,
-  MIN_FLOATS = (64 << 10) / 4, /* taken even where that raises the peak */
+  MIN_FLOATS = (64 << 10) / 4, /* of a thread, taken even where that raises the peak, */
+  MIN_OWNERS = 4,              /* and of all together at least those of so many */
   MIN_COLUMNS = 256,
   MAX_LINES = 8,         /* of windows that are not as wide as the output */
   OWN_WINDOWS = 4,       /* for each thread, at least */
@@ -21,6 +22,7 @@ SOD2_INLINE int64_t panels_of(int64_t pixels) { return (pixels + SOD2_NR - 1) / 
 
 /* Of phase `f` of an axis: how far behind the first output's place the last tap reads, -1 if none reads the phase. */
 static int64_t reach(int64_t f, int64_t taps, int64_t dilation, int64_t stride) {
+  if (stride == 1) return (taps - 1) * dilation; /* plans are made for every new shape */
   int64_t far = -1;
   for (int64_t k = 0; k < taps; k++)
     if (k * dilation % stride == f) far = k * dilation / stride;
@@ -46,7 +48,7 @@ static int64_t lines_below(const sod2_conv *c, int64_t f, int64_t lines) {
   return count;
 }
 
-/* Floats of the strip of a channel up to row phase `f`. Lines are filled a vector at a time, beyond the end of the last. */
+/* Floats of the strip of a channel up to row phase `f`. Lines are filled by vectors, beyond the end of the last. */
 static int64_t floats_below(const sod2_conv *c, const sod2_strips *s, int64_t f) {
   return s->column_phases *
          (lines_below(c, f, s->lines) * s->width + phases_below(f, c->kh, c->dh, c->sh) * SOD2_VL);
@@ -63,11 +65,14 @@ static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
   return sod2_imin(size, sod2_imax(least, each) * owners);
 }
 
+/* Lines of all row phases together, in the strip of a channel of a window of `lines`. */
+SOD2_INLINE int64_t lines_of(const sod2_strips *s, int64_t lines) { return s->row_phases * lines + s->row_reach; }
+
 /* Expected cycles a pixel of windows of so many lines and columns, `count` beside each other: to fill, and in tiles. */
 static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t lines, int64_t columns, int64_t count) {
   const int64_t margin = (c->kw - 1) * c->dw / c->sw;
   const int64_t panels = count > 1 ? lines * panels_of(s->ow) : panels_of((lines - 1) * (columns + margin) + columns);
-  const double rows = (double)(lines_below(c, c->sh, lines) * s->column_phases * count);
+  const double rows = (double)(lines_of(s, lines) * s->column_phases * count);
   const double fill = CYCLES_PER_FLOAT * rows * (double)((columns + margin) * (c->ic / c->groups));
   const double tiles = (double)(panels * s->depth) * sod2_block_cycles(c->oc / c->groups);
   return (fill + tiles) / (double)(lines * s->ow);
@@ -78,16 +83,16 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
    cut between panels. Strips that all threads share may take more by what lies between phases. */
 static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
   const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
-  const int64_t area = floats / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
+  const int64_t area = (floats - SOD2_NR) / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
-  const int64_t whole = (area / (s->ow + margin) - lines_below(c, c->sh, 0)) / s->row_phases;
-  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_below(c, c->sh, 1) - margin) / SOD2_NR; /* of one line */
+  const int64_t whole = (area / (s->ow + margin) - s->row_reach) / s->row_phases;
+  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_of(s, 1) - margin) / SOD2_NR; /* of one line */
   const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
   double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
   s->owners = owners, s->windows_x = fewest;
   for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
-    const int64_t fit = (area / lines_below(c, c->sh, some) - margin) / SOD2_NR;
+    const int64_t fit = (area / lines_of(s, some) - margin) / SOD2_NR;
     if (fit < 1) break;
     const int64_t count = pieces_of(panels, fit, along);
     if (count <= fewest) continue;
@@ -97,12 +102,12 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   s->windows_y = pieces_of(s->oh, lines, owners);
   s->lines = (s->oh + s->windows_y - 1) / s->windows_y;
   s->width = sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR) + margin;
-  s->channel = floats_below(c, s, c->sh);
+  s->channel = s->column_phases * (lines_of(s, s->lines) * s->width + s->row_phases * SOD2_VL);
   s->floats = sod2_line(c->ic / c->groups * s->channel + SOD2_NR); /* the last vectors read beyond the end */
 }
 
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
-  sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1};
+  sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1, .together = 1};
   s.in_place = sod2_strips_in_place(c);
   s.depth = sod2_strips_depth(c);
   s.offsets = sod2_line(s.depth);
@@ -113,13 +118,17 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   }
   s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
-  const int64_t limit = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
-  const int64_t own = sod2_imax(MIN_FLOATS, limit / threads);
+  s.row_reach = lines_below(c, c->sh, 0);
+  const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
+  const int64_t limit = sod2_imax(MIN_FLOATS * sod2_imax(MIN_OWNERS, threads), allowed), own = limit / threads;
   cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
-  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
-  const int64_t pixels = s.depth * (c->oc / c->groups) > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
-  const int few = all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows;
-  if (threads == 1 || few || s.floats > own) cut(c, sod2_imin(SHARED_FLOATS, sod2_imax(MIN_FLOATS, limit)), 1, &s);
+  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows, rows = c->oc / c->groups;
+  const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
+  s.together = threads == 1 || all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows || s.floats > own;
+  if (!s.together) return s;
+  const int copies = threads > 1 && rows >= SOD2_NR * threads && !c->prologue;
+  cut(c, copies ? sod2_imin(OWN_FLOATS, own) : sod2_imin(SHARED_FLOATS, limit), 1, &s);
+  if (copies) s.owners = threads;
   return s;
 }
 
@@ -142,110 +151,7 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
   for (int64_t tap = taps; tap < s->depth; tap++) offset[tap] = offset[tap - taps] + (int32_t)s->channel;
 }
 
-/* Vectors below write up to VL - 1 floats too much: of a line, what the next one overwrites. */
-SOD2_INLINE void fill_zero(float *dst, int64_t n) {
-  for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
-}
-
-/* VL columns of a row of `iw` from `column` on, 0 outside of it; `whole`: none is outside. */
-SOD2_INLINE vf load_columns(int whole, const float *row, int64_t column, int64_t iw) {
-  if (whole) return vf_load(row + column);
-  const int64_t first = sod2_imin(SOD2_VL, sod2_imax(0, -column));
-  return vf_load_between(row + column, first, sod2_imax(first, sod2_imin(SOD2_VL, iw - column)), 0);
-}
-
-/* VL columns of each phase, from `column` on. The same place in the next channel, `ahead` floats on, is fetched: rows
-   of a window are short streams with gaps, which a hardware prefetcher does not follow. */
-SOD2_INLINE void copy_vector(int stride, int pair, int whole, const float *row, int64_t column, int64_t iw,
-                             int64_t ahead, float *even, float *odd) {
-  const vf low = load_columns(whole, row, column, iw);
-  __builtin_prefetch(row + column + ahead);
-  if (stride == 1) {
-    vf_store(even, low);
-    return;
-  }
-  const vf high = load_columns(whole, row, column + SOD2_VL, iw);
-  __builtin_prefetch(row + column + ahead + SOD2_VL);
-  vf_store(even, __builtin_shufflevector(low, high, SOD2_EVEN));
-  if (pair) vf_store(odd, __builtin_shufflevector(low, high, SOD2_ODD));
-}
-
-/* Rows of the image, `row_step` apart. Short ones are copied a column of vectors after the other, the last one first:
-   what is written behind a row is the beginning of the next. */
-SOD2_INLINE void copy_rows(int stride, int pair, const sod2_conv *c, const float *x, int64_t row_step, int64_t rows,
-                           int64_t shift, int64_t width, float *even, float *odd) {
-  const int64_t iw = c->iw, step = row_step * iw, ahead = c->ih * iw;
-  if (width <= 4 * SOD2_VL) {
-    for (int64_t j = (width - 1) / SOD2_VL * SOD2_VL; j >= 0; j -= SOD2_VL) {
-      const int64_t column = shift + stride * j;
-      const int whole = column >= 0 && column + stride * SOD2_VL <= iw;
-      for (int64_t i = 0; i < rows; i++)
-        copy_vector(stride, pair, whole, x + i * step, column, iw, ahead, even + i * width + j, odd + i * width + j);
-    }
-    return;
-  }
-  for (; rows > 0; rows--, x += step, even += width, odd += width) {
-    int64_t j = 0;
-    for (; j < width && shift + stride * j < 0; j += SOD2_VL)
-      copy_vector(stride, pair, 0, x, shift + stride * j, iw, ahead, even + j, odd + j);
-    for (; j < width && shift + stride * (j + SOD2_VL) <= iw; j += SOD2_VL)
-      copy_vector(stride, pair, 1, x, shift + stride * j, iw, ahead, even + j, odd + j);
-    for (; j < width; j += SOD2_VL)
-      copy_vector(stride, pair, 0, x, shift + stride * j, iw, ahead, even + j, odd + j);
-  }
-}
-
-/* As copy_rows, one phase of any column stride. */
-static void copy_strided(const sod2_conv *c, const float *x, int64_t row_step, int64_t rows, int64_t shift,
-                         int64_t width, float *dst) {
-  const int64_t iw = c->iw, sw = c->sw, lo = sod2_imin(width, shift >= 0 ? 0 : (-shift + sw - 1) / sw);
-  const int64_t hi = sod2_imax(lo, sod2_imin(width, iw <= shift ? 0 : (iw - shift + sw - 1) / sw));
-  for (; rows > 0; rows--, x += row_step * iw, dst += width) {
-    for (int64_t j = 0; j < lo; j++) dst[j] = 0;
-    for (int64_t j = lo; j < hi; j++) dst[j] = x[shift + j * sw];
-    for (int64_t j = hi; j < width; j++) dst[j] = 0;
-  }
-}
-
-/* Of `lines` rows from iy on, `row_step` apart: [above, end) lie in the image. */
-static void rows_inside(const sod2_conv *c, int64_t iy, int64_t row_step, int64_t lines, int64_t *above, int64_t *end) {
-  *above = 0, *end = lines;
-  while (*above < lines && iy + *above * row_step < 0) ++*above;
-  while (*end > *above && iy + (*end - 1) * row_step >= c->ih) --*end;
-}
-
-void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
-                      int64_t width, float *dst) {
-  int64_t above, end;
-  rows_inside(c, iy, row_step, lines, &above, &end);
-  fill_zero(dst, above * width);
-  x += (iy + above * row_step) * c->iw;
-  float *inside = dst + above * width;
-  if (c->sw == 1)
-    copy_rows(1, 0, c, x, row_step, end - above, shift, width, inside, inside);
-  else if (c->sw == 2)
-    copy_rows(2, 0, c, x, row_step, end - above, shift, width, inside, inside);
-  else
-    copy_strided(c, x, row_step, end - above, shift, width, inside);
-  fill_zero(dst + end * width, (lines - end) * width);
-}
-
-void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
-                     int64_t width, float *even, float *odd) {
-  int64_t above, end;
-  rows_inside(c, iy, row_step, lines, &above, &end);
-  fill_zero(even, above * width), fill_zero(odd, above * width);
-  copy_rows(2, 1, c, x + (iy + above * row_step) * c->iw, row_step, end - above, shift, width, even + above * width,
-            odd + above * width);
-  fill_zero(even + end * width, (lines - end) * width), fill_zero(odd + end * width, (lines - end) * width);
-}
-
 /* ---- a run over windows ----------------------------------------------------------------------------------------- */
-
-typedef struct fill_job {
-  const sod2_window *w;
-  int64_t pieces; /* of the channels */
-} fill_job;
 
 static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   const sod2_conv *c = w->c;
@@ -277,10 +183,10 @@ static void compute_channel(const sod2_window *w, int64_t channel, float *strip)
   for (int64_t i = 0; i < lines; i++, strip += width) {
     const int64_t iy = w->y0 - c->pt + i;
     const int inside = iy >= 0 && iy < c->ih;
-    fill_zero(strip, inside ? lo : width);
+    sod2_strip_zero(strip, inside ? lo : width);
     if (!inside) continue;
     c->prologue(c->prologue_args, strip + lo, 0, w->image, channel, 1, iy * c->iw + ix + lo, hi - lo);
-    fill_zero(strip + hi, width - hi);
+    sod2_strip_zero(strip + hi, width - hi);
   }
 }
 
@@ -295,19 +201,18 @@ static void fill_flat(const sod2_window *w, const float *x, float *strip) {
   }
 }
 
-static void fill_piece(void *arg, int64_t piece, int thread) {
-  (void)thread;
-  const fill_job *job = arg;
-  const sod2_conv *c = job->w->c;
-  const int64_t channels = c->ic / c->groups, end = channels * (piece + 1) / job->pieces;
-  const int64_t plane = c->ih * c->iw, first = job->w->group * channels;
+/* Piece `piece` of `pieces` of the channels. */
+static void fill_piece(const sod2_window *w, int64_t piece, int64_t pieces) {
+  const sod2_conv *c = w->c;
+  const int64_t channels = c->ic / c->groups, end = channels * (piece + 1) / pieces;
+  const int64_t plane = c->ih * c->iw, first = w->group * channels;
   void (*const fill)(const sod2_window *, const float *, float *) = sod2_strips_flat(c) ? fill_flat : fill_channel;
-  for (int64_t ch = channels * piece / job->pieces; ch < end; ch++) {
-    float *strip = job->w->strip + ch * job->w->strips->channel;
+  for (int64_t ch = channels * piece / pieces; ch < end; ch++) {
+    float *strip = w->strip + ch * w->strips->channel;
     if (c->prologue)
-      compute_channel(job->w, first + ch, strip);
+      compute_channel(w, first + ch, strip);
     else
-      fill(job->w, c->x + (job->w->image * c->ic + first + ch) * plane, strip);
+      fill(w, c->x + (w->image * c->ic + first + ch) * plane, strip);
   }
 }
 
@@ -321,17 +226,21 @@ typedef struct strips_job {
   const sod2_strips *strips;
   const void *plan;
   float *scratch;
-  void (*compute)(const sod2_window *w, sod2_pool *pool);
+  const sod2_window_kernel *kernel;
+  int64_t threads;        /* for each strips */
+  int64_t window, pieces; /* at which all threads are; that its strips are filled in */
 } strips_job;
 
 /* Window `i` of all images and groups, whose strips are those of `owner`. */
-static sod2_window window_at(const strips_job *job, int64_t i, int owner) {
+static sod2_window window_at(const strips_job *job, int64_t i, int64_t owner) {
   const sod2_conv *c = job->c;
   const sod2_strips *s = job->strips;
   const int64_t windows = s->windows_y * s->windows_x, wy = i / s->windows_x % s->windows_y, wx = i % s->windows_x;
   float *strips = job->scratch + s->offsets;
-  sod2_window w = {.c = c, .strips = s, .offset = (const int32_t *)job->scratch};
-  w.strip = strips + owner * s->floats, w.scratch = strips + s->owners * s->floats, w.plan = job->plan;
+  sod2_window w = {.c = c, .strips = s, .offset = (const int32_t *)job->scratch, .plan = job->plan, .shares = 1};
+  w.threads = job->threads;
+  if (s->together) w.share = owner, w.shares = s->owners;
+  w.strip = strips + owner * s->floats, w.scratch = strips + s->owners * s->floats;
   w.image = i / windows / c->groups, w.group = i / windows % c->groups;
   w.y0 = s->oh * wy / s->windows_y, w.lines = s->oh * (wy + 1) / s->windows_y - w.y0;
   w.x0 = window_start(s, wx), w.columns = window_start(s, wx + 1) - w.x0;
@@ -342,26 +251,50 @@ static sod2_window window_at(const strips_job *job, int64_t i, int owner) {
 static void own_window(void *arg, int64_t window, int thread) {
   const strips_job *job = arg;
   const sod2_window w = window_at(job, window, thread);
-  fill_job fill = {.w = &w, .pieces = 1};
-  fill_piece(&fill, 0, thread);
-  job->compute(&w, NULL);
+  fill_piece(&w, 0, 1);
+  const int64_t chunks = job->kernel->chunks(&w);
+  for (int64_t chunk = 0; chunk < chunks; chunk++) job->kernel->compute(&w, chunk, thread);
+}
+
+static void fill_chunk(void *arg, int64_t chunk, int thread) {
+  (void)thread;
+  const strips_job *job = arg;
+  const sod2_window w = window_at(job, job->window, chunk / job->pieces);
+  fill_piece(&w, chunk % job->pieces, job->pieces);
+}
+
+/* The shares of a window have their chunks one after the other. */
+static void compute_chunk(void *arg, int64_t chunk, int thread) {
+  const strips_job *job = arg;
+  sod2_window w = window_at(job, job->window, 0);
+  for (int64_t chunks; w.share + 1 < w.shares && chunk >= (chunks = job->kernel->chunks(&w)); chunk -= chunks)
+    w = window_at(job, job->window, w.share + 1);
+  job->kernel->compute(&w, chunk, thread);
+}
+
+static void compute_together(strips_job *job, sod2_pool *pool) {
+  const sod2_strips *s = job->strips;
+  int64_t chunks = 0;
+  for (int64_t owner = 0; owner < s->owners; owner++) {
+    const sod2_window w = window_at(job, job->window, owner);
+    chunks += job->kernel->chunks(&w);
+    if (s->in_place && job->kernel->prepare) job->kernel->prepare(&w);
+  }
+  if (!s->in_place) sod2_parallel(pool, s->owners * job->pieces, fill_chunk, job);
+  sod2_parallel(pool, chunks, compute_chunk, job);
 }
 
 void sod2_strips_run(const sod2_conv *c, const sod2_strips *s, const void *plan, float *scratch, sod2_pool *pool,
-                     void (*compute)(const sod2_window *w, sod2_pool *pool)) {
-  strips_job job = {c, s, plan, scratch, compute};
+                     const sod2_window_kernel *kernel) {
   const int64_t windows = c->n * c->groups * s->windows_y * s->windows_x;
+  strips_job job = {.c = c, .strips = s, .plan = plan, .scratch = scratch, .kernel = kernel};
+  job.threads = sod2_imax(1, sod2_pool_threads(pool) / s->owners);
+  job.pieces = sod2_imin(c->ic / c->groups, 4 * job.threads);
   fill_offsets(c, s, (int32_t *)scratch);
-  if (s->owners > 1) {
+  if (s->together)
+    for (; job.window < windows; job.window++) compute_together(&job, pool);
+  else
     sod2_parallel(pool, windows, own_window, &job);
-    return;
-  }
-  for (int64_t i = 0; i < windows; i++) {
-    const sod2_window w = window_at(&job, i, 0);
-    fill_job fill = {.w = &w, .pieces = sod2_imin(c->ic / c->groups, 4 * sod2_pool_threads(pool))};
-    if (!s->in_place) sod2_parallel(pool, fill.pieces, fill_piece, &fill);
-    compute(&w, pool);
-  }
 }
 
 int64_t sod2_window_blocks(const sod2_window *w, int64_t most) {
@@ -372,10 +305,9 @@ int64_t sod2_window_blocks(const sod2_window *w, int64_t most) {
   return blocks;
 }
 
-sod2_block sod2_window_block(const sod2_window *w, int64_t most, int64_t unit, int64_t index) {
+sod2_block sod2_window_block(const sod2_window *w, int64_t blocks, int64_t unit, int64_t index) {
   sod2_block b = {.lines = 1, .columns = w->columns};
-  const int64_t blocks = sod2_window_blocks(w, most);
-  if (w->columns > most) {
+  if (blocks > w->lines) {
     const int64_t pieces = blocks / w->lines, units = (w->columns + unit - 1) / unit;
     b.y = index / pieces;
     b.x = units * (index % pieces) / pieces * unit;

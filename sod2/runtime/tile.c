@@ -22,9 +22,11 @@ enum {
 #endif
 
 #if SOD2_NV == 2
-#define COLUMNS(F, i) F(i, 0) F(i, 1)
+#define HALF(F, i) F(i, 0)
+#define COLUMNS(F, i) HALF(F, i) F(i, 1)
 #else
-#define COLUMNS(F, i) F(i, 0) F(i, 1) F(i, 2) F(i, 3)
+#define HALF(F, i) F(i, 0) F(i, 1)
+#define COLUMNS(F, i) HALF(F, i) F(i, 2) F(i, 3)
 #endif
 
 #define ROWS_1(F) F(0)
@@ -49,11 +51,16 @@ enum {
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
+#define COPY_B(i, j) vf_store(copy + j * SOD2_VL, b##j);
 
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define STORE_ROW(i) COLUMNS(STORE, i)
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
+#define ZERO_HALF(i) HALF(ZERO, i)
+#define ADD_HALF(i) HALF(ADD, i)
+#define STORE_HALF(i) HALF(STORE, i)
+#define PACKED_HALF(i) { vf x = vf_splat(a[i]); HALF(MULTIPLY, i) }
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
@@ -93,12 +100,14 @@ enum {
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
    of a sum grows with its longest chain; this one halves it, for 2 % of the time. */
-#define SUM(R, LOOP, ...)                                                                                             \
+#define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, __VA_ARGS__)
+#define SUM_OF(PART, R, LOOP, ...)                                                                                    \
   for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
-    ROWS_##R(ZERO_ROW)                                                                                                \
+    ROWS_##R(ZERO_##PART)                                                                                             \
     LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
-    if (accumulate) { ROWS_##R(ADD_ROW) }                                                                             \
-    ROWS_##R(STORE_ROW)                                                                                               \
+    __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */    \
+    if (accumulate) { ROWS_##R(ADD_##PART) }                                                                          \
+    ROWS_##R(STORE_##PART)                                                                                            \
   }
 
 /* B through a table of offsets; `ahead` is what each step fetches. */
@@ -149,6 +158,25 @@ enum {
         ROWS_##R(GATHERED_ROW)                                                                                        \
         b += SOD2_NR;)                                                                                                \
   }                                                                                                                   \
+  NOINLINE void copy_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,  \
+                           int accumulate, float *copy) {                                                             \
+    SUM(R, LOOP,                                                                                                      \
+        const float *b = b0 + *offset++;                                                                              \
+        PREFETCH(b + 2 * SOD2_NR)                                                                                     \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        COLUMNS(COPY_B, 0)                                                                                            \
+        ROWS_##R(PACKED_ROW)                                                                                          \
+        a += R;                                                                                                       \
+        copy += SOD2_NR;)                                                                                             \
+  }                                                                                                                   \
+  NOINLINE void half_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,  \
+                           int accumulate) {                                                                          \
+    SUM_OF(HALF, R, LOOP,                                                                                             \
+        const float *b = b0 + *offset++;                                                                              \
+        HALF(LOAD_B, 0)                                                                                               \
+        ROWS_##R(PACKED_HALF)                                                                                         \
+        a += R;)                                                                                                      \
+  }                                                                                                                   \
   DEFINE_GATHER_B(gather_b_##R, R, LOOP, b + 2 * SOD2_NR)                                                             \
   DEFINE_GATHER_B(stream_a_##R, R, LOOP, a + following)                                                               \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
@@ -189,7 +217,9 @@ const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
 const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
 const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
 const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
+const sod2_tile_gather sod2_tile_half_b[SOD2_MR + 1] = TABLE(half_b);
 const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
+const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
 void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd) {

@@ -34,13 +34,17 @@ extern const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1]; /* A(i, k) = a[i * ld
 
 /* As above, but one side is found through a table of offsets. Either B(k, j) = b[offset[k] + j] and A(i, k) =
    a[k * rows + i]: each step of k prefetches the panel after the next of B, or where A streams, the rows of A that
-   follow. Or A(i, k) = a[offset[k] + i] and B is dense and streams. */
+   follow; or B is also copied to a dense panel on its way. Or A(i, k) = a[offset[k] + i] and B is dense and streams. */
 typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                  int64_t ldc, int accumulate);
+typedef void (*sod2_tile_gather_copy)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
+                                      int64_t ldc, int accumulate, float *copy);
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
 extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
+extern const sod2_tile_gather sod2_tile_half_b[SOD2_MR + 1]; /* columns 0 to NR / 2 of gather_b */
 extern const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1];
+extern const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1];
 extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1];
 
 /* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at

@@ -31,7 +31,7 @@ enum {
   LINES_LD = RUN + 2 * SOD2_VL,
   OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
   SHARED_TILES = SOD2_WINOGRAD_TILES,
-  STRIP = MAX_N * (RUN + 2) * SOD2_VL + SOD2_VL * SOD2_VL,
+  STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL,
   LINE = 4 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
@@ -141,6 +141,19 @@ static void load_phases(const sod2_conv *c, const float *x, int64_t channels, in
   for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, LINES_LD, dst + i * SOD2_VL, SOD2_VL);
 }
 
+/* Fetches what the run behind this one reads of the image and this one does not, or the next row of tiles: short pieces
+   of many lines, which a hardware prefetcher does not follow. */
+SOD2_INLINE void fetch_phases(const sod2_conv *c, const float *x, int64_t channels, winograd_run run, int64_t tiles_x) {
+  const int m = 3, n = winograd_inputs(m), last = run.tx + run.count >= tiles_x;
+  const int64_t y = 2 * run.ty * m - c->pt + (last ? 2 * n : 0), top = sod2_imax(0, y);
+  const int64_t bottom = sod2_imin(c->ih, y + 2 * (last ? m : n));
+  const int64_t column = (last ? 0 : 2 * ((run.tx + run.count - 1) * m + n)) - c->pl, left = sod2_imax(0, column);
+  const int64_t right = sod2_imin(c->iw, column + 2 * RUN);
+  for (int64_t i = 0; i < channels; i++, x += c->ih * c->iw)
+    for (int64_t line = top; line < bottom; line++)
+      for (int64_t j = left; j < right; j += 16) __builtin_prefetch(x + line * c->iw + j);
+}
+
 /* One block of channels of a run; v is the place of the first tile in plane 0. */
 SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winograd_run run, int64_t block, float *v,
                            int64_t plane_step) {
@@ -149,6 +162,7 @@ SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winogr
   const int64_t width = run.count * m + n - m, channels = sod2_imin(lanes, c->ic - block * lanes);
   const float *x = c->x + (image * c->ic + block * lanes) * c->ih * c->iw;
   _Alignas(64) float strip[STRIP];
+  if (m == 3) fetch_phases(c, x, channels, run, job->plan.tiles_x);
   for (int r = 0; r < n; r++) {
     const int64_t iy = run.ty * m - c->pt + r;
     float *row = strip + r * width * SOD2_VL;
