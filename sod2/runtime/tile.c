@@ -6,6 +6,8 @@
    then spill. */
 #include "tile.h"
 
+#include "transpose.h"
+
 enum {
   CHAIN = 128,
   FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
@@ -220,51 +222,9 @@ const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
 const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
-/* A transpose in log2(VL) rounds. In the round of distance d, vectors r and r + d exchange the lanes whose index has
-   bit d set in r for those which have it clear in r + d. */
-#define EXCHANGE(r, s, LOW, HIGH)                                                                                     \
-  { vf low = __builtin_shufflevector(r, s, LOW), high = __builtin_shufflevector(r, s, HIGH); r = low; s = high; }
-#if SOD2_VL == 16
-#define LOW_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-#define LOW_4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
-#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
-#define LOW_2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define LOW_1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
-#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
-#elif SOD2_VL == 8
-#define LOW_4 0, 1, 2, 3, 8, 9, 10, 11
-#define HIGH_4 4, 5, 6, 7, 12, 13, 14, 15
-#define LOW_2 0, 1, 8, 9, 4, 5, 12, 13
-#define HIGH_2 2, 3, 10, 11, 6, 7, 14, 15
-#define LOW_1 0, 8, 2, 10, 4, 12, 6, 14
-#define HIGH_1 1, 9, 3, 11, 5, 13, 7, 15
-#else
-#define LOW_2 0, 1, 4, 5
-#define HIGH_2 2, 3, 6, 7
-#define LOW_1 0, 4, 2, 6
-#define HIGH_1 1, 5, 3, 7
-#endif
-
-SOD2_INLINE void load_all(vf *r, const float *src, int64_t lds) {
-  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) r[i] = vf_load(src + i * lds);
-}
-
-#define ROUND(d)                                                                                                      \
-  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++)                                                                       \
-    if (!(i & d)) EXCHANGE(r[i], r[i + d], LOW_##d, HIGH_##d)
-
 void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd) {
-  vf r[SOD2_VL];
-  load_all(r, src, lds);
-#if SOD2_VL == 16
-  ROUND(8)
-#endif
-#if SOD2_VL >= 8
-  ROUND(4)
-#endif
-  ROUND(2)
-  ROUND(1)
-  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) vf_store(dst + i * ldd, r[i]);
+  vf v[SOD2_VL];
+  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) v[i] = vf_load(src + i * lds);
+  sod2_transpose_vectors(v);
+  SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) vf_store(dst + i * ldd, v[i]);
 }
