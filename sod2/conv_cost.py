@@ -15,7 +15,7 @@ from math import ceil, inf, prod
 from sod2.packing import Tile, winograd_inputs, winograd_phases
 
 _STRIP_CYCLES = 0.4  # per float of the image
-_STORE_CYCLES = {"panel": 5.5, "pixel": 9.0}  # per vector of results
+_STORE_CYCLES = {"panel": 5.5, "pixel": 8.0}  # per vector of results
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart

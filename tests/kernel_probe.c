@@ -7,7 +7,7 @@
     }
 UNARY(expf) UNARY(expm1f) UNARY(logf) UNARY(log1pf) UNARY(tanhf) UNARY(sigmoidf) UNARY(erff) UNARY(softplusf)
 UNARY(sqrtf) UNARY(rsqrtf) UNARY(floorf) UNARY(ceilf) UNARY(truncf) UNARY(roundevenf) UNARY(absf) UNARY(signf)
-UNARY(reluf) UNARY(sinf) UNARY(cosf) UNARY(geluf) UNARY(gelu_tanhf) UNARY(exp_negative)
+UNARY(reluf) UNARY(sinf) UNARY(cosf) UNARY(geluf) UNARY(gelu_tanhf)
 
 #define BINARY(name)                                                        \
     void probe_##name(const float *a, const float *b, float *y, int64_t n) { \

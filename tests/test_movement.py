@@ -15,6 +15,7 @@ SHAPES = [
     (3, 0, (2, 2)),
     (1, 7, (60_001, 12_345)),  # a few long runs: chunks end inside them
     (5_003, 9, (1, 3, 0, 2)),  # many short runs
+    (60_001, 1, (1, 2, 0, 1)),  # runs of one element
     (2, 1, (0, 0)),
 ]
 

@@ -9,8 +9,8 @@
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
-   block that follows. Where panels have few taps, so that L1 holds some of them, the first row block leaves dense
-   copies there for the others: L2 is then free for the results on their way. */
+   block that follows. Where panels have few taps, so that L1 holds some of them, the first of several row blocks leaves
+   dense copies there for the others: L2 is then free for the results on their way. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -18,7 +18,8 @@
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
   HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
-  NEAR = 1 << 13,      /* floats of dense copies in L1 */
+  NEAR = 1 << 13,      /* floats of dense copies in L1, */
+  MANY = 3,            /* for so many row blocks */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
   ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
   CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
@@ -123,7 +124,7 @@ static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block
     b.row = w->group * p->rows + row, b.height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
     b.weights = weights + row * depth;
     b.kernel = (streamed && i > first ? sod2_tile_stream_a : sod2_tile_gather_b)[b.height];
-    b.copies = p->near && last - first > 1 ? copies : NULL, b.copied = i > first;
+    b.copies = p->near && last - first >= MANY ? copies : NULL, b.copied = i > first;
     multiply(w, p, &b, tile);
     sod2_conv_store(w->c, tile, TILE_LD, w->image, b.row, b.height, (w->y0 + b.line) * w->strips->ow + w->x0 + pixel,
                     end - pixel);

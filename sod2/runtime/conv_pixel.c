@@ -14,7 +14,7 @@ enum {
   MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
-static const double STORE_CYCLES = 9;
+static const double STORE_CYCLES = 8;
 
 typedef struct pixel_plan {
   int64_t rows, panels; /* output channels of a group */

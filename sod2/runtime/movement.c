@@ -2,7 +2,10 @@
    threads as well as many short ones. A chunk walks the runs that it touches; each is one memcpy. */
 #include "movement.h"
 
-enum { CHUNK_BYTES = 1 << 17 }; /* an eighth of L2: large against a claim, small against an unlucky last chunk */
+enum {
+    CHUNK_BYTES = 1 << 17, /* an eighth of L2: large against a claim, small against an unlucky last chunk */
+    ELEMENT = 4
+};
 
 typedef struct pieces {
     int64_t count, row_bytes, total;
@@ -24,13 +27,35 @@ static void copy_row(const pieces *p, int64_t row, int64_t begin, int64_t end) {
     }
 }
 
+/* Copies whole rows, piece by piece; elements one by one where that is all that a piece has in a row. */
+static void copy_rows(const pieces *p, int64_t row, int64_t rows) {
+    char *all = p->whole + row * p->row_bytes;
+    for (int64_t i = 0; i < p->count; all += p->bytes[i], i++) {
+        const int64_t bytes = p->bytes[i], all_step = p->row_bytes;
+        if (bytes == 0 || p->piece[i] == NULL) continue;
+        char *const part = p->piece[i] + row * bytes;
+        char *const to = p->gather ? all : part, *const from = p->gather ? part : all;
+        const int64_t to_step = p->gather ? all_step : bytes, from_step = p->gather ? bytes : all_step;
+        if (bytes == ELEMENT)
+            for (int64_t r = 0; r < rows; r++) memcpy(to + r * to_step, from + r * from_step, ELEMENT);
+        else
+            for (int64_t r = 0; r < rows; r++) memcpy(to + r * to_step, from + r * from_step, (size_t)bytes);
+    }
+}
+
 static void copy_chunk(void *arg, int64_t chunk, int thread) {
     const pieces *p = arg;
     int64_t begin = chunk * CHUNK_BYTES, end = sod2_imin(begin + CHUNK_BYTES, p->total);
     (void)thread;
-    for (int64_t row = begin / p->row_bytes; begin < end; row++) {
+    while (begin < end) {
+        const int64_t row = begin / p->row_bytes, rows = (end - begin) / p->row_bytes;
         int64_t stop = sod2_imin(end, (row + 1) * p->row_bytes);
-        copy_row(p, row, begin, stop);
+        if (begin % p->row_bytes == 0 && rows > 0) {
+            copy_rows(p, row, rows);
+            stop = begin + rows * p->row_bytes;
+        } else {
+            copy_row(p, row, begin, stop);
+        }
         begin = stop;
     }
 }
