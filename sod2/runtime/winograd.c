@@ -31,7 +31,7 @@ enum {
   LINES_LD = RUN + 2 * SOD2_VL,
   OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
   SHARED_TILES = SOD2_WINOGRAD_TILES,
-  STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL,
+  STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL, /* columns overlap by up to n - m = 3 */
   LINE = 4 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
