@@ -29,6 +29,7 @@ class Sod2(Engine):
         "mvc": (True, False),
         "control": ("switch", "all"),
         "weight_budget": (1, 2, 3, 4, 6),
+        "scratch_budget": (0, "1MiB", "4MiB", "16MiB"),
         "tuned": (True, False),
     }
     sources = ("sod2/**/*.py", "sod2/**/*.c", "sod2/**/*.h", "sod2/**/*.in", "results/tuned/*.json")

@@ -31,6 +31,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         mvc=not arguments.no_mvc,
         control=arguments.control,
         weight_budget=arguments.weight_budget,
+        scratch_budget=_bytes(arguments.scratch_budget) or 0,
     )
 
 
@@ -42,6 +43,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", choices=("switch", "all"), default="switch", help="run the taken branch, or all")
     parser.add_argument(
         "--weight-budget", type=float, default=3.0, help="packed weights, as a multiple of the raw ones"
+    )
+    parser.add_argument(
+        "--scratch-budget",
+        metavar="BYTES",
+        help="by how much scratch may raise the peak where kernels are faster, as 1MB",
     )
 
 

@@ -58,6 +58,7 @@ class Options:
     mvc: bool = True  # several versions of a hot kernel, chosen by shape, else one
     control: str = "switch"  # switch | all: run the taken branch, or every branch and pick
     weight_budget: float = 3.0  # packed weights, as a multiple of the raw ones
+    scratch_budget: int = 0  # bytes by which scratch of kernels may raise the peak where that makes them faster
     memory_budget: int | None = None  # bytes of the arena, beyond which tensors are computed twice or a shape refused
 
     def __post_init__(self) -> None:
@@ -69,6 +70,10 @@ class Options:
                 raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
         if not isinstance(self.weight_budget, int | float) or not self.weight_budget >= 1:
             raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
+        if type(self.scratch_budget) is not int or self.scratch_budget < 0:
+            raise Error(f"option scratch_budget is {self.scratch_budget!r}; accepted are bytes from 0 on")
+        if self.scratch_budget and self.memory_budget is not None:
+            raise Error(f"option scratch_budget is {self.scratch_budget}; with a memory_budget only 0 is accepted")
         if self.memory_budget is not None and (type(self.memory_budget) is not int or self.memory_budget < 1):
             raise Error(f"option memory_budget is {self.memory_budget!r}; accepted are None and bytes from 1 on")
 
@@ -168,7 +173,7 @@ def emit_tables(source: str | Path | onnx.ModelProto, options: Options, target: 
         several=options.mvc,
         budget=options.weight_budget,
     )
-    emissions = [Emission(planned.analysis, planned.storage, target, kept)]
+    emissions = [Emission(planned.analysis, planned.storage, target, kept, scratch_budget=options.scratch_budget)]
     for table in planned.tables:
         versions_of_copies = {copy: kept[node] for copy, node in table.copies.items() if node in kept}
         shared = emissions[0].weights

@@ -86,7 +86,8 @@ def test_threads(compiled: sod2.CompiledModel, threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [{"fusion": "all"}, {"control": ""}, {"sep": "false"}, {"mvc": 1}, {"weight_budget": 0.5}]
+    "field",
+    [{"fusion": "all"}, {"control": ""}, {"sep": "false"}, {"mvc": 1}, {"weight_budget": 0.5}, {"scratch_budget": -1}],
 )
 def test_options(field: dict) -> None:
     with pytest.raises(sod2.Error, match=next(iter(field))):

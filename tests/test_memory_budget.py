@@ -183,6 +183,17 @@ def test_the_smallest_budget_that_would_do() -> None:
     assert f"at least {least} bytes" in refusal(sod2.Options(memory_budget=least - 1), (1, 4, 64, 48))
 
 
+def test_scratch_budget() -> None:
+    """A convolution that is the peak computes in larger blocks: the same bits, and more memory within the budget."""
+    layer = case("y = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, w)")
+    plain, roomy = (sod2.compile(layer, sod2.Options(scratch_budget=n)) for n in (0, 1 << 20))
+    inputs = {"x": random("f4", (1, 4, 400, 300))}
+    np.testing.assert_array_equal(plain.run(inputs)["y"], roomy.run(inputs)["y"])
+    assert 0 < roomy.stats.arena_bytes - plain.stats.arena_bytes <= 1 << 20
+    with pytest.raises(sod2.Error, match="scratch_budget"):
+        sod2.Options(scratch_budget=1, memory_budget=1)
+
+
 def test_the_hook_counts_no_more_than_the_budget(tmp_path: Path) -> None:
     inputs = [{"x": random("f4", (1, 4, n, n))} for n in (224, 32)]
     options = below(sod2.compile(CONVOLUTION), inputs[0])

@@ -196,7 +196,7 @@ def _decisions(emission: Emission) -> str:
     numbers = "".join(f"{', '.join(row)},\n" for row in emission.numbers if row)
     return _DECISIONS.substitute(
         functions=functions, entries=entries, numbers=numbers,
-        buffers=len(emission.storage.buffers), steps=len(emission.storage.steps),
+        buffers=len(emission.storage.buffers), steps=len(emission.storage.steps), more=emission.scratch_budget,
     )  # fmt: skip
 
 

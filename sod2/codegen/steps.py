@@ -41,6 +41,7 @@ class Emission:
     target: Target
     versions: Mapping[str, tuple[str, ...]]
     weights: Weights = field(default_factory=Weights)
+    scratch_budget: int = 0  # bytes by which scratch may raise the peak
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
     deciders: dict[str, str] = field(default_factory=dict)  # body of a function that decides at bind -> its name

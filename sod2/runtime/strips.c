@@ -7,8 +7,7 @@
 enum {
   SHARED_FLOATS = (SOD2_STRIP_KIB << 10) / 4,
   OWN_FLOATS = (SOD2_STRIP_OWN_KIB << 10) / 4,
-  MIN_FLOATS = (64 << 10) / 4, /* of a thread, taken even where that raises the peak, */
-  MIN_OWNERS = 4,              /* and of all together at least those of so many */
+  MIN_FLOATS = (64 << 10) / 4, /* of a thread, taken even where that raises the peak */
   MIN_COLUMNS = 256,
   MAX_LINES = 8,         /* of windows that are not as wide as the output */
   OWN_WINDOWS = 4,       /* for each thread, at least */
@@ -120,7 +119,7 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
   s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
   s.row_reach = lines_below(c, c->sh, 0);
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
-  const int64_t limit = sod2_imax(MIN_FLOATS * sod2_imax(MIN_OWNERS, threads), allowed), own = limit / threads;
+  const int64_t limit = sod2_imax(MIN_FLOATS * threads, allowed), own = limit / threads;
   cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
   const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows, rows = c->oc / c->groups;
   const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
