@@ -183,9 +183,10 @@ static float scale_map_row(const part *p, float *s, int64_t query, int64_t key, 
     vf x = vf_load(s), top = vf_splat(LOWEST);
     for (int64_t done = 0, column = key % columns; done < count;) {
         const int64_t n = sod2_imin(sod2_imin(columns - column, count - done), SOD2_VL);
-        const vf term = vf_load_partial(across + column, n, LOWEST) + *down;
+        const vf term = vf_load_partial(across + column, n, 0.0f) + *down;
         const vf next = vf_load(s + done + n);
         x = vf_max(vf_splat(LOWEST), x * scale + term);
+        x = vf_select(vf_lane_below(n), x, vf_splat(LOWEST)); /* nobody wrote what is behind the last vector */
         if (2 * n >= SOD2_VL)
             vf_store(s + done, x);
         else
