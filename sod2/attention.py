@@ -22,7 +22,7 @@ import numpy as np
 
 from sod2.frontend import without_dead
 from sod2.graph import Graph, Node
-from sod2.lattice import NAC, Shape
+from sod2.lattice import NAC, Shape, same_dims
 from sod2.ops import OPS, lift
 from sod2.ops.pad import Pad
 from sod2.ops.slice import Slice
@@ -141,8 +141,8 @@ class _Matcher:
         """Whether there is a place for every query, a row of distances for every head, and nothing is broadcast."""
         q, k, place, distances = (self.analysis[t].shape for n in (product, far) for t in n.inputs)
         heads = [shape[:-2] for shape in (q, k, distances) if isinstance(shape, tuple)]
-        alike = len(heads) == 3 and all(_same(heads[0], other) for other in heads)
-        return alike and _same(q, place) and all(self.keeps_shape(add, t) for t in add.inputs)
+        alike = len(heads) == 3 and all(same_dims(heads[0], other) for other in heads)
+        return alike and same_dims(q, place) and all(self.keeps_shape(add, t) for t in add.inputs)
 
     def shifted(self, tensor: str) -> Node | None:
         """The MatMul [.., n, 2n - 1] whose row i was moved left by n - 1 - i and cut to n: with a column before it, it
@@ -161,9 +161,9 @@ class _Matcher:
         if not isinstance(n, Dim) or not isinstance(distances, Dim) or eq(distances, 2 * n - 1) is not True:
             return None
         rows = ((n, n), (n, distances), (distances, n), (2 * n, n), (n, 2 * n))
-        fits = all(_same((*heads, *r), self.analysis.made(step)) for r, step in zip(rows, steps, strict=True))
+        fits = all(same_dims((*heads, *r), self.analysis.made(step)) for r, step in zip(rows, steps, strict=True))
         begins = zip((steps[4], steps[2], steps[0]), ((0, 0, 0, -1), (0, 0, 1, 0), (0, 0, 0, 0)), strict=True)
-        return far if fits and all(_same(self.begin(step), tuple(map(as_dim, at))) for step, at in begins) else None
+        return far if fits and all(same_dims(self.begin(step), tuple(map(as_dim, at))) for step, at in begins) else None
 
     def begin(self, node: Node) -> Shape:
         """Where in its operand the first element of a Pad is, or of a Slice that skips none."""
@@ -187,7 +187,7 @@ class _Matcher:
 
     def keeps_shape(self, node: Node, operand: str) -> bool:
         """Whether an element-wise node broadcasts an operand to nothing larger."""
-        return _same(self.analysis.made(node), self.analysis[operand].shape)
+        return same_dims(self.analysis.made(node), self.analysis[operand].shape)
 
     def term(self, tensor: str) -> tuple[int, str] | None:
         """A term of keys in a map: 3 if it depends on their column, 4 on their row, and what makes it."""
@@ -228,7 +228,7 @@ class _Matcher:
             (heads, h, w, rows),
             (heads, h, w, columns),
         )
-        return all(_same(dims, like) for dims, like in zip(found, wanted, strict=True))
+        return all(same_dims(dims, like) for dims, like in zip(found, wanted, strict=True))
 
     def match(self, softmax: Node) -> _Match | None:
         rank = self.analysis[softmax.outputs[0]].rank
@@ -250,7 +250,7 @@ class _Matcher:
         """Whether the three run in one branch, and neither product broadcasts a head to several."""
         shapes = [self.analysis[t].shape for t in (*softmax.outputs, *scores.inputs, product.inputs[1])]
         heads = [shape[:-2] if isinstance(shape, tuple) else shape for shape in shapes]
-        return all(n.guard == softmax.guard for n in (scores, product)) and all(_same(heads[0], h) for h in heads)
+        return all(n.guard == softmax.guard for n in (scores, product)) and all(same_dims(heads[0], h) for h in heads)
 
     def match_flat(self, softmax: Node, product: Node) -> _Match | None:
         """Attention whose heads are in the first dim."""
@@ -303,13 +303,6 @@ class _Matcher:
         """A tensor [batch, heads, rows, features], or what its Transpose reads, and the layout."""
         source = self.transposed(tensor, _HEADS)
         return (tensor, "bhsd") if source is None else (source, "bshd")
-
-
-def _same(left: Shape, right: Shape) -> bool:
-    """Whether two shapes are provably equal."""
-    if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
-        return False
-    return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in zip(left, right, strict=True))
 
 
 def fuse(graph: Graph, analysis: Analysis) -> Graph:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sod2.frontend import without_dead
 from sod2.graph import Array, Graph, Node
-from sod2.lattice import Shape
+from sod2.lattice import Shape, same_dims
 from sod2.rdp import Analysis
 from sod2.symbolic import Dim, eq
 
@@ -59,7 +59,7 @@ def _norm(node: Node, graph: Graph, analysis: Analysis) -> _Norm | None:
     if apart is None or back is None or apart.op != "Reshape" or back.op != "Reshape" or apart.guard != node.guard:
         return None
     image, inner = analysis[apart.inputs[0]], analysis.made(apart)
-    if image.dtype != np.float32 or not _same(image.shape, analysis.made(back)):
+    if image.dtype != np.float32 or not same_dims(image.shape, analysis.made(back)) or len(image.dims) < 3:
         return None
     groups = _groups(image.dims, inner)
     if groups is None:
@@ -79,13 +79,6 @@ def _groups(image: Sequence[Dim], inner: Shape) -> int | None:
     if not groups.is_constant or not image[1].is_constant or int(groups) < 1 or int(image[1]) % int(groups):
         return None
     return int(groups)
-
-
-def _same(a: object, b: object) -> bool:
-    """Whether two shapes of rank 3 or more are known and provably equal."""
-    if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b) or len(a) < 3:
-        return False
-    return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in zip(a, b, strict=True))
 
 
 def _with_factors(norm: _Norm, graph: Graph, rank: int) -> _Norm:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sod2.symbolic import Dim, as_dim, constant
+from sod2.symbolic import Dim, as_dim, constant, eq
 
 
 class Undef:
@@ -170,6 +170,13 @@ def _complexity(dim: Dim) -> tuple[bool, bool, int, int, str]:
 
 
 # ---- elements of values ----------------------------------------------------------------------------------------------
+
+
+def same_dims(left: Shape, right: Shape) -> bool:
+    """Whether two shapes are known and provably equal."""
+    if not isinstance(left, tuple) or not isinstance(right, tuple) or len(left) != len(right):
+        return False
+    return all(isinstance(p, Dim) and isinstance(q, Dim) and eq(p, q) is True for p, q in zip(left, right, strict=True))
 
 
 def _elements(array: Array) -> list[Any]:

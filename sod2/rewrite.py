@@ -9,7 +9,7 @@ A match is taken when everything about it is proved: the nodes that disappear ar
 same branch, the result has the same shape and dtype, and the symbolic cost does not grow for any size from 1 on and
 falls for some. Constant sub-expressions cost nothing, since they are folded. Common sub-expressions are merged first.
 Results are floats, since integers divide otherwise, and agree up to rounding; a rule may give a number where the
-original overflowed or was NaN.
+original overflowed or was NaN, and divisors beyond 2^126, whose reciprocals are subnormal, count as infinite.
 
 Limits: one cost for all hardware (operations per element as in Op.cost, 2mnk for a product); rules apply greedily, in
 the order of the file, until none does.

@@ -43,7 +43,8 @@ class _Mover:
             return None
         source, output = product.inputs[0], product.outputs[0]
         rows = f"{output}~rows"
-        if moves := self.chain(product, "Pad", self.before)[::-1]:
+        moves = self.chain(product, "Pad", self.before)[::-1]
+        if moves and np.isfinite(matrix).all():  # else it makes no zeros of zeros
             come, constants = _resized(moves, rows, matrix.shape[1], output)
             first = replace(product, inputs=(moves[0].inputs[0], product.inputs[1]), outputs=(rows,))
             return _Exchange([*moves, product], [first, *come], constants)

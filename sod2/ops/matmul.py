@@ -13,7 +13,7 @@ import numpy as np
 from sod2.dtypes import is_float
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
-from sod2.lattice import UNDEF, Shape
+from sod2.lattice import UNDEF, Shape, same_dims
 from sod2.ops.anchor import (
     Anchor,
     Bias,
@@ -35,7 +35,7 @@ from sod2.ops.elementwise import CType, broadcast_back, broadcast_guards, broadc
 from sod2.ops.lift import Element
 from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, register
 from sod2.packing import gemm_b
-from sod2.symbolic import Dim, as_dim, eq
+from sod2.symbolic import Dim, as_dim
 
 Pair = tuple[Dim, Dim]
 
@@ -178,8 +178,7 @@ def batch_of(x: Facts) -> str | None:
         return "rows"
     if all(d == 1 for d in a) and len(a) <= len(b):
         return "right"
-    turns = a[len(a) - len(b) :]
-    if len(b) <= len(a) and all(eq(p, q) is True for p, q in zip(turns, b, strict=True)):  # type: ignore[arg-type]
+    if len(b) <= len(a) and same_dims(a[len(a) - len(b) :], b):
         return "left"
     return None
 

@@ -48,7 +48,6 @@ sod2_conv sod2_stream_windows(const sod2_conv *first, const sod2_pooling *p) {
                      .scratch_limit = first->scratch_limit};
 }
 
-
 /* ---- how rows are cut into strips ------------------------------------------------------------------------------- */
 
 typedef struct cutting {
