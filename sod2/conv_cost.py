@@ -19,7 +19,7 @@ _STORE_CYCLES = {"panel": 5.5, "pixel": 8.0}  # per vector of results
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
-_TRANSFORM_CYCLES = {2: 78.0, 3: 320.0, 4: 223.0}  # per tile and vector of channels
+_TRANSFORM_CYCLES = {2: 78.0, 3: 320.0, 4: 223.0, 6: 475.0}  # per tile and vector of channels
 _ADD_CYCLES = 4.0  # per vector of outputs and tap, whose products were computed before
 _MOST_PRODUCTS = 1 << 14
 _BYTES_PER_CYCLE = 6.0  # of weights from memory, half of the bandwidth of a core
@@ -62,7 +62,7 @@ def possible_versions(layer: ConvLayer) -> tuple[str, ...]:
     found = ["panel", "pixel", "dot"]
     unit = layer.stride == (1, 1) and layer.dilation == (1, 1)
     if layer.kernel == (3, 3) and unit and layer.groups == 1:
-        found += ["wino2", "wino4"]
+        found += ["wino2", "wino4", "wino6"]
     if (layer.kernel, layer.stride, layer.dilation, layer.groups) == ((7, 7), (2, 2), (1, 1), 1):
         found.append("wino3")
     if layer.groups == layer.ic:

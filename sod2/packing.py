@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino3", "wino4", "depthwise", "taps")
+CONV_VERSIONS = ("panel", "pixel", "dot", "wino2", "wino3", "wino4", "wino6", "depthwise", "taps")
 """Names of the versions of a convolution, in the order of the enumeration of `conv.h`."""
 
 WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
     2: (Fraction(1),),
     3: (Fraction(5, 8), Fraction(3, 2)),
     4: (Fraction(5, 8), Fraction(3, 2)),
+    6: (Fraction(1), Fraction(2), Fraction(1, 2)),
 }
 """Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
 
@@ -175,5 +176,6 @@ def conv_weights(version: str, w: Array, groups: int, tile: Tile) -> Array:
         "wino2": lambda: conv_winograd(w, 2, tile.lanes, tile.nr),
         "wino3": lambda: conv_winograd(w, 3, tile.lanes, tile.nr),
         "wino4": lambda: conv_winograd(w, 4, tile.lanes, tile.nr),
+        "wino6": lambda: conv_winograd(w, 6, tile.lanes, tile.nr),
     }
     return pack[version]()

@@ -32,7 +32,7 @@ const int32_t test_tile[3] = {SOD2_VL, SOD2_MR, SOD2_NR};
 double test_cost(const sod2_conv *c, int version) {
   const sod2_conv_kernel *kernels[SOD2_CONV_VERSIONS] = {&sod2_conv_panel, &sod2_conv_pixel, &sod2_conv_dot,
                                                          &sod2_conv_wino2, &sod2_conv_wino3, &sod2_conv_wino4,
-                                                         &sod2_conv_depthwise, &sod2_conv_taps};
+                                                         &sod2_conv_wino6, &sod2_conv_depthwise, &sod2_conv_taps};
   return kernels[version]->cost(c);
 }
 

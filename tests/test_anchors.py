@@ -189,7 +189,7 @@ def versions_of(node: Node, arrays: list[np.ndarray | None]) -> list[tuple[str, 
     if group > 1 and weights.shape[1] == 1:
         found.append("depthwise")
     if weights.shape[2:] == (3, 3) and unit and group == 1:
-        found += ["wino2", "wino4"]
+        found += ["wino2", "wino4", "wino6"]
     if weights.shape[2:] == (7, 7) and list(node.attrs.get("strides", ())) == [2, 2] and group == 1:
         found.append("wino3")
     if len(weights) == 1 and group == 1 and all(v == 1 for v in node.attrs.get("strides", ())):

@@ -14,6 +14,7 @@ enum {
   SOD2_CONV_WINO2,     /* Winograd F(2x2, 3x3): 3x3, stride 1, dilation 1, one group */
   SOD2_CONV_WINO3,     /* F(3x3, 4x4) over phases: 7x7, stride 2, dilation 1, one group */
   SOD2_CONV_WINO4,     /* F(4x4, 3x3) */
+  SOD2_CONV_WINO6,     /* F(6x6, 3x3) */
   SOD2_CONV_DEPTHWISE, /* one input channel a group */
   SOD2_CONV_TAPS,      /* rows are taps: one output channel, stride 1, one group */
   SOD2_CONV_VERSIONS
@@ -65,7 +66,7 @@ typedef struct sod2_conv_kernel {
 } sod2_conv_kernel;
 
 extern const sod2_conv_kernel sod2_conv_panel, sod2_conv_pixel, sod2_conv_dot, sod2_conv_wino2, sod2_conv_wino3,
-    sod2_conv_wino4, sod2_conv_depthwise, sod2_conv_taps;
+    sod2_conv_wino4, sod2_conv_wino6, sod2_conv_depthwise, sod2_conv_taps;
 
 /* Hands a tile of image n to the epilogue, or stores it. */
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,

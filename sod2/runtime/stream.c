@@ -24,6 +24,7 @@ static int64_t tile_rows(int version) {
     case SOD2_CONV_WINO2: return 2;
     case SOD2_CONV_WINO3: return 3;
     case SOD2_CONV_WINO4: return 4;
+    case SOD2_CONV_WINO6: return 6;
     default: return 1;
   }
 }

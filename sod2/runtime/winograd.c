@@ -1,4 +1,4 @@
-/* Winograd convolution F(m x m, 3 x 3), m = 2, 4: 3x3 kernels of stride 1 with any padding.
+/* Winograd convolution F(m x m, 3 x 3), m = 2, 4, 6: 3x3 kernels of stride 1 with any padding.
 
    The output is cut into tiles of m x m pixels, which need n^2 inputs each, n = m + 2, and as many multiplications a
    pair of channels instead of 9 m^2. Lanes are channels in all three stages, so both transforms are straight vector
@@ -26,13 +26,13 @@
 
 enum {
   RUN = 60,        /* output columns transformed at once: a strip stays in L1 */
-  MAX_N = 6,
+  MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
   LINES_LD = RUN + 2 * SOD2_VL,
   OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
   SHARED_TILES = SOD2_WINOGRAD_TILES,
   STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL, /* columns overlap by up to n - m = 3 */
-  LINE = 4 * RUN + SOD2_VL, /* m rows of up to RUN columns */
+  LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
   SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
@@ -223,7 +223,7 @@ SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, winog
   const sod2_conv *c = job->c;
   const int64_t width = run.count * m, x = run.tx * m, y = run.ty * m, cols = sod2_imin(width, c->ow - x);
   const int64_t lines = sod2_imin(m, c->oh - y), channels = sod2_imin(SOD2_VL, c->oc - row);
-  _Alignas(64) float strip[4 * RUN * SOD2_VL + SOD2_VL * SOD2_VL], out[SOD2_VL * LINE];
+  _Alignas(64) float strip[6 * RUN * SOD2_VL + SOD2_VL * SOD2_VL], out[SOD2_VL * LINE];
   for (int64_t i = 0; i < lines; i++) sod2_conv_fetch(c, image, row, channels, (y + i) * c->ow + x, cols);
   for (int64_t t = 0; t < run.count; t++)
     output_tile(m, products + t * SOD2_VL, plane_step, (vf *)strip + t * m, width);
@@ -298,7 +298,7 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
    few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
-  const double transform = m == 2 ? 78 : m == 3 ? 320 : 223, tiles = (double)(c->n * p.tiles);
+  const double transform = m == 2 ? 78 : m == 3 ? 320 : m == 4 ? 223 : 475, tiles = (double)(c->n * p.tiles);
   const double weights = (double)(p.planes * p.depth * p.panels * SOD2_NR);
   const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles);
   const double stream = weights * (double)sizeof(float) / BYTES_PER_CYCLE;
@@ -324,3 +324,4 @@ static double cost_of(const sod2_conv *c, int m) {
 DEFINE_VERSION(2)
 DEFINE_VERSION(3)
 DEFINE_VERSION(4)
+DEFINE_VERSION(6)
