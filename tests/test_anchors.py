@@ -66,6 +66,7 @@ class Probe:
     target: Target
     fused: bool
     binding: bool = False
+    end: Node | None = None
     versions: tuple[str, ...] = ("panel",)
     weights: list[np.ndarray] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
@@ -144,7 +145,8 @@ class Case:
         """The text of one of the two functions of a call."""
         x, names, _ = self.facts()
         y = [Fact(t, s) for t, s in zip(self.op.dtype(self.node, x), self.op.shape(self.node, x), strict=True)]
-        probe = Probe(self.node, x, y, names, host(), self.fused, binding, self.versions)
+        end = self.node if self.op.rectifies and not self.fused else None
+        probe = Probe(self.node, x, y, names, host(), self.fused, binding, end, self.versions)
         return probe, self.op.call(self.node, probe, x, y)
 
     def source(self, number: int) -> tuple[str, list[np.ndarray], int]:
@@ -217,7 +219,7 @@ def cases() -> Iterator[Case]:
                     yield replace(case, fused=True)
 
 
-CASES = [c for c in cases() if c.fused or c.op.bias(c.node, c.facts()[0]) is None]
+CASES = [c for c in cases() if c.fused or c.op.rectifies or c.op.bias(c.node, c.facts()[0]) is None]
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,8 @@ class Conv(ctypes.Structure):
         ("prologue_args", PTR),
         ("w", PTR * len(packing.CONV_VERSIONS)),
         ("y", PTR),
+        ("bias", PTR),
+        ("rectified", ctypes.c_int32),
         ("epilogue", PTR),
         ("epilogue_args", PTR),
         ("touched", PTR * 2),
@@ -309,6 +311,10 @@ def check_conv(kernels: Kernels, case: Case, version: str) -> None:
         assert loaded.tobytes() == plain[0].tobytes()
     shape = (case.n, case.oc, out[0] * out[1])
     for pool in (0, 1):
+        conv, bias = case.conv(out), rng.standard_normal(case.oc, np.float32)
+        conv.bias, conv.rectified = pointer(bias), pool
+        y, least = run_conv(kernels, conv, version, packed, x=x, pool=pool), 0 if pool else -np.inf
+        check(y, np.maximum(expected + bias[:, None, None], least), 2 * TOLERANCE[version])
         fused = epilogue(kernels, shape, by_row=True, rng=np.random.default_rng(5))
         y = run_conv(kernels, case.conv(out), version, packed, x=x, pool=pool, fused=fused)
         assert (fused.stores == 1).all()

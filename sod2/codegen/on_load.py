@@ -27,7 +27,7 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     def rule(node: Node, k: StepCall, x: Facts, y: Facts) -> str:
         affine = k.scratch(op.affine_bytes(k, operands))
         if not k.binding:  # what is decided there depends on the convolution alone
-            k.setup(op.declare(norm, replace(k, node=norm), operands, affine=affine, lines=lines))
+            k.setup(op.declare(norm, replace(k, node=norm, end=None), operands, affine=affine, lines=lines))
         run = OPS(node).call(node, k, x, y)
         return f"sod2_norm_prepare(&norm, pool);\ng.prologue = sod2_norm_load, g.prologue_args = &norm;\n{run}"
 

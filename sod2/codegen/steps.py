@@ -187,26 +187,25 @@ class Emission:
 
     def anchor(self, number: int, group: Group, node: Node, rule: "Rule | None" = None) -> None:
         """A kernel with its epilogue, called by the operator's own rule where no other is given."""
-        lines: list[str] = []
-        epilogue = self.epilogue(group, node)
-        if epilogue is not None:
-            lines += [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"]
-        self.kernel_step(number, node, rule or OPS(node).call, lines, epilogue)
+        end = _own_end(group, node)
+        epilogue = self.epilogue(group, node) if end is None else None
+        self.kernel_step(number, node, rule or OPS(node).call, epilogue, end)
 
     def kernel_step(
         self,
         number: int,
         node: Node,
         rule: "Rule",
-        lines: Sequence[str] = (),
         epilogue: Kernel | None = None,
+        end: Node | None = None,
     ) -> None:
         """A step whose C an operator writes (`Op.call` or `Op.count`), and what it decides when its sizes are known."""
         x, y = self.analysis.of(node.inputs), self.analysis.of(node.outputs)
-        running = StepCall(self, number, node, epilogue, binding=False)
+        lines = [self.operands(epilogue), "const sod2_operands epilogue_operands = {p, n};"] if epilogue else []
+        running = StepCall(self, number, node, epilogue, binding=False, end=end)
         statements = rule(node, running, x, y)
         self.function(number, [*lines, *running.lines, statements])
-        binding = StepCall(self, number, node, epilogue, binding=True)
+        binding = StepCall(self, number, node, epilogue, binding=True, end=end)
         rule(node, binding, x, y)
         if binding.decides:
             self.decide(number, binding.lines, choices=binding.choice_count, scratch=running.scratch_count)
@@ -248,6 +247,14 @@ class Emission:
         return epilogue_kernel(fused, group.outputs, analysis, node.outputs[0], space, addend=addend)
 
 
+def _own_end(group: Group, node: Node) -> Node | None:
+    """The last node of a group that the anchor's kernel computes as a whole: itself with its bias, or a Relu behind."""
+    op, last = OPS(node), group.nodes[-1]
+    whole = group.nodes in ((node,), (node, last)) and group.outputs == (last.outputs[0],)
+    rectified = last.op == "Relu" and last.inputs[0] == node.outputs[0]
+    return last if isinstance(op, Anchor) and op.rectifies and whole and (last is node or rectified) else None
+
+
 @dataclass
 class StepCall:
     """The Call of one anchor. With `binding` its text is evaluated when a shape is bound, where tensors are NULL."""
@@ -257,6 +264,7 @@ class StepCall:
     node: Node
     fused: Kernel | None  # the epilogue
     binding: bool
+    end: Node | None = None
     lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
     choice_count: int = 0
     scratch_count: int = 0
@@ -285,7 +293,7 @@ class StepCall:
         return self._typed(self.node.inputs[operand], "const ")
 
     def result(self, output: int = 0) -> str:
-        return self._typed(self.node.outputs[output], "")
+        return self._typed((self.end or self.node).outputs[output], "")
 
     def c(self, value: Dim | int) -> str:
         return self.emission.size(value)
@@ -317,7 +325,7 @@ class StepCall:
         return (self.emission.kernel(self.fused.source), "NULL" if self.binding else "&epilogue_operands")
 
     def touched(self) -> str:
-        result, facts, places = self.node.outputs[0], self.emission.analysis, self.emission.storage.places
+        result, facts, places = (self.end or self.node).outputs[0], self.emission.analysis, self.emission.storage.places
         tensors = self.fused.tensors if self.fused else (result,)
         floats = [t for t in tensors if t in places and facts[t].dtype == np.float32]
         alike = [t for t in floats if facts[t].dims == facts[result].dims]

@@ -47,6 +47,7 @@ class Anchor(Op):
     """Base of the operators that call a kernel of the runtime."""
 
     cost = 100
+    rectifies: bool = False  # the kernel can add its bias and apply a Relu behind it without an epilogue
 
     def bias(self, node: Node, x: Facts) -> Bias | None:
         """The addend that the epilogue has to apply as its first step; None when there is none."""

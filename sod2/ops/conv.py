@@ -1,8 +1,8 @@
 """Convolutions: Conv and ConvTranspose with any number of spatial axes in the rules, one or two in the kernels.
 
 x [N, C, spatial...], w [M, C/group, kernel...] (ConvTranspose: [C, M/group, kernel...]), bias [M].
-The bias is not part of the kernel: it is the first step of the epilogue. A 1-D convolution runs as a 2-D one with
-height 1.
+The kernel adds the bias itself and applies a Relu behind it; where more is fused, all of that is left to the epilogue.
+A 1-D convolution runs as a 2-D one with height 1.
 """
 
 import math
@@ -102,6 +102,9 @@ def conv_struct(node: Node, k: Call, x: Facts, *, found: Sequence[Axis], channel
     fields: dict[str, object] = {name: k.c(value) for name, value in {**sizes, **window}.items()}
     fields |= {"groups": group_of(node), "sh": h.stride, "sw": w.stride, "dh": h.dilation, "dw": w.dilation}
     fields |= {"x": k.pointer(0), "w": weights, "y": k.result()}
+    if k.end is not None:
+        bias = k.pointer(2) if present(x, 2) is not None else "NULL"
+        fields |= {"bias": bias, "rectified": int(k.end.op == "Relu")}
     fields |= {"epilogue": epilogue, "epilogue_args": arguments, "touched": k.touched()}
     return initializer("g", "sod2_conv", **fields)
 
@@ -111,6 +114,7 @@ class Conv(Anchor):
     """N-D convolution with groups, dilations, strides and every padding mode."""
 
     mapping = MappingType.MANY_TO_MANY
+    rectifies = True
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         batch, _, *sizes = dims_of(x[0])
@@ -254,6 +258,7 @@ class ConvTranspose(Anchor):
     """Transposed convolution: every input element adds a scaled window to the output."""
 
     mapping = MappingType.MANY_TO_MANY
+    rectifies = True
 
     def shape(self, node: Node, x: Facts) -> list[Shape]:
         batch, _, *sizes = dims_of(x[0])

@@ -155,6 +155,10 @@ class Call(Protocol):
     def versions(self) -> tuple[str, ...]:
         """The versions of the node's kernel that are kept (versions.py), among which `choice` picks by shape."""
 
+    @property
+    def end(self) -> Node | None:
+        """The last node that the kernel computes itself: its own with its bias, or a Relu; None: an epilogue does."""
+
     def pointer(self, operand: int) -> str: ...
     def result(self, output: int = 0) -> str: ...
     def c(self, value: Dim | int) -> str: ...

@@ -39,6 +39,12 @@ void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t 
     return;
   }
   const int64_t pixels = c->oh * c->ow;
+  const vf least = vf_splat(sod2_conv_least(c));
   float *y = c->y + (n * c->oc + row) * pixels + col;
-  for (int64_t i = 0; i < rows; i++) memcpy(y + i * pixels, tile + i * ld, (size_t)cols * sizeof *y);
+  for (int64_t i = 0; i < rows; i++, y += pixels, tile += ld) {
+    const vf bias = vf_splat(c->bias ? c->bias[row + i] : 0.0f);
+    int64_t j = 0;
+    for (; j + SOD2_VL <= cols; j += SOD2_VL) vf_store(y + j, vf_max(least, vf_load(tile + j) + bias));
+    if (j < cols) vf_store_partial(y + j, vf_max(least, vf_load_partial(tile + j, cols - j, 0) + bias), cols - j);
+  }
 }

@@ -32,7 +32,9 @@ typedef struct sod2_conv {
   sod2_prologue prologue;               /* computes x where it is read: stride 1, not 1x1, not depthwise, several oc; or NULL */
   const void *prologue_args;
   const float *w[SOD2_CONV_VERSIONS];   /* packed weights of each version, NULL where not kept */
-  float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL */
+  float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL, as max(sum + bias, least): */
+  const float *bias;                    /* [oc] or NULL, */
+  int rectified;                        /* least is 0 or -infinity */
   sod2_epilogue epilogue;               /* batch = image, row = output channel, col = oh * OW + ow */
   const void *epilogue_args;
   const float *touched[2];              /* [n][oc][oh][ow], what the epilogue reads or writes: fetched early; or NULL */
@@ -81,6 +83,9 @@ SOD2_INLINE void sod2_conv_fetch(const sod2_conv *c, int64_t n, int64_t row, int
       for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(p + j, 1, 2);
   }
 }
+
+/* The least result of a convolution without epilogue. */
+SOD2_INLINE float sod2_conv_least(const sod2_conv *c) { return c->rectified ? 0.0f : -INFINITY; }
 
 /* No output: nothing to do. */
 SOD2_INLINE int sod2_conv_is_empty(const sod2_conv *c) { return c->n <= 0 || c->oc <= 0 || c->oh <= 0 || c->ow <= 0; }

@@ -9,8 +9,8 @@
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
-   block that follows. Where panels have few taps, so that L1 holds some of them, the first of several row blocks leaves
-   dense copies there for the others: L2 is then free for the results on their way. */
+   block that follows. Where panels have few taps, so that L1 holds some of them, a block has no more, and the first of
+   several row blocks leaves dense copies there for the others: L2 is then free for the results on their way. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -19,7 +19,7 @@ enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
   HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
   NEAR = 1 << 13,      /* floats of dense copies in L1, */
-  MANY = 3,            /* for so many row blocks */
+  MANY = 3,            /* for so many row blocks or more */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
   ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
   CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
@@ -35,7 +35,8 @@ typedef struct panel_plan {
   int64_t runs;             /* pieces of a window that are contiguous in the output */
   int64_t positions, panels; /* of a run */
   int64_t blocks;           /* that the panels of a run are cut into */
-  int64_t near;             /* panels whose dense copies L1 holds, 0 where that is less than two */
+  int64_t near;             /* panels of a block of which L1 holds dense copies, or 0 */
+  int direct;               /* panels without gaps store their results themselves */
 } panel_plan;
 
 /* Positions from one line of `columns` pixels to the next: the strip's own, or whole panels. */
@@ -79,35 +80,42 @@ typedef struct panel_block {
   int64_t first, last;      /* panels */
   int64_t row, height;      /* output channels */
   const float *weights;
-  sod2_tile_gather kernel;
+  sod2_tile_panel kernel;
   float *copies;            /* dense panels, NULL where there are none; */
   int copied;               /* 0: they are still to be made */
 } panel_block;
 
-/* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. */
-static void multiply(const sod2_window *w, const panel_plan *p, const panel_block *b, float *tile) {
+/* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. Returns how many pixels went
+   to the output instead. */
+static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_block *b, float *tile) {
+  const sod2_conv *conv = w->c;
   const sod2_strips *s = w->strips;
-  const int64_t begin = pixels_before(b->first * SOD2_NR, p->pitch, w->columns);
+  const int64_t begin = pixels_before(b->first * SOD2_NR, p->pitch, w->columns), plane = conv->oh * conv->ow;
+  sod2_tile_end end = {.ld = plane, .bias = conv->bias ? conv->bias + b->row : NULL, .least = sod2_conv_least(conv)};
   float *copy = b->copies;
+  int64_t stored = 0;
   for (int64_t panel = b->first; panel < b->last; panel++) {
     const int64_t line = panel * SOD2_NR / p->pitch, x = panel * SOD2_NR % p->pitch;
-    const int64_t pixel = line * w->columns + sod2_imin(x, w->columns);
+    const int64_t pixel = line * w->columns + sod2_imin(x, w->columns), left = p->positions - panel * SOD2_NR;
+    const int64_t place = (w->y0 + b->line) * s->ow + w->x0 + pixel, width = left <= HALF ? HALF : SOD2_NR;
     const float *base = w->base + (b->line + line) * s->width + x;
     const int32_t *offset = w->offset;
-    float *c = tile + pixel - begin;
-    sod2_conv_fetch(w->c, w->image, b->row, b->height, (w->y0 + b->line) * s->ow + w->x0 + pixel, SOD2_NR);
-    if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
-    if (p->positions - panel * SOD2_NR <= HALF)
-      sod2_tile_half_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0);
-    else if (!copy)
-      b->kernel(s->depth, b->weights, base, offset, c, TILE_LD, 0);
-    else if (!b->copied)
-      sod2_tile_copy_b[b->height](s->depth, b->weights, base, offset, c, TILE_LD, 0, copy);
+    const int direct = p->direct && left >= width;
+    if (direct)
+      end.y = conv->y + (w->image * conv->oc + b->row) * plane + place, stored += width;
     else
-      sod2_tile_packed[b->height](s->depth, b->weights, b->height, copy, SOD2_NR, c, TILE_LD, 0);
+      sod2_conv_fetch(conv, w->image, b->row, b->height, place, SOD2_NR);
+    if (s->in_place && x + SOD2_NR > s->ow) base = w->scratch, offset = tail_offsets(w);
+    sod2_tile_panel kernel = width == HALF ? sod2_tile_half_b[b->height] : b->kernel;
+    if (copy && width != HALF) {
+      kernel = (b->copied ? sod2_tile_dense_b : sod2_tile_copy_b)[b->height];
+      if (b->copied) base = copy;
+    }
+    kernel(s->depth, b->weights, base, offset, tile + pixel - begin, TILE_LD, direct ? &end : NULL, copy);
     if (copy) copy += s->depth * SOD2_NR;
-    if (x + SOD2_NR > p->pitch) squeeze(c, b->height, x, p->pitch, w->columns);
+    if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, b->height, x, p->pitch, w->columns);
   }
+  return stored;
 }
 
 /* A piece of the row blocks over the panels of `b`. */
@@ -124,10 +132,11 @@ static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block
     b.row = w->group * p->rows + row, b.height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
     b.weights = weights + row * depth;
     b.kernel = (streamed && i > first ? sod2_tile_stream_a : sod2_tile_gather_b)[b.height];
-    b.copies = p->near && last - first >= MANY ? copies : NULL, b.copied = i > first;
-    multiply(w, p, &b, tile);
-    sod2_conv_store(w->c, tile, TILE_LD, w->image, b.row, b.height, (w->y0 + b.line) * w->strips->ow + w->x0 + pixel,
-                    end - pixel);
+    b.copies = p->near ? copies : NULL, b.copied = i > first;
+    const int64_t stored = multiply(w, p, &b, tile), next = pixel + stored;
+    if (next < end)
+      sod2_conv_store(w->c, tile + stored, TILE_LD, w->image, b.row, b.height,
+                      (w->y0 + b.line) * w->strips->ow + w->x0 + next, end - next);
   }
 }
 
@@ -142,15 +151,17 @@ static panel_plan plan_of(const sod2_window *w) {
   p.panels = (p.positions + SOD2_NR - 1) / SOD2_NR;
   const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows) / (double)w->shares;
   const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
-  p.blocks = (p.panels + SOD2_PANEL_PIXELS - 1) / SOD2_PANEL_PIXELS;
+  const int64_t copies = sod2_imin(SOD2_PANEL_PIXELS, NEAR / sod2_imax(1, w->strips->depth * SOD2_NR));
+  p.near = copies > 1 && p.count >= MANY ? copies : 0;
+  const int64_t most = p.near ? p.near : SOD2_PANEL_PIXELS;
+  p.blocks = (p.panels + most - 1) / most;
   if (p.count == 1) /* the panels alone are what can be shared */
     p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
   const int64_t blocks = p.runs * p.blocks;
-  p.pieces = sod2_imax(1, sod2_imin(p.count, (wanted + blocks - 1) / blocks));
-  if (p.pieces == 1) /* as many for each thread */
+  p.pieces = sod2_imax(1, sod2_imin(p.near ? p.count / MANY : p.count, (wanted + blocks - 1) / blocks));
+  if (p.near || p.pieces == 1) /* as many for each thread */
     p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
-  const int64_t copies = NEAR / sod2_imax(1, w->strips->depth * SOD2_NR);
-  p.near = copies < 2 ? 0 : copies;
+  p.direct = !w->c->epilogue && p.positions == w->lines / p.runs * w->columns;
   return p;
 }
 
@@ -164,11 +175,7 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
   const panel_plan p = plan_of(w);
   const int64_t piece = chunk % p.pieces, block = chunk / p.pieces % p.blocks;
   const int64_t first = p.panels * block / p.blocks, last = p.panels * (block + 1) / p.blocks;
-  panel_block b = {.line = chunk / p.pieces / p.blocks};
-  for (b.first = first; b.first < last; b.first = b.last) {
-    b.last = p.near ? sod2_imin(last, b.first + p.near) : last;
-    compute_piece(w, &p, b, piece);
-  }
+  compute_piece(w, &p, (panel_block){.line = chunk / p.pieces / p.blocks, .first = first, .last = last}, piece);
 }
 
 static void copy_tail(const sod2_window *w) {

@@ -7,6 +7,7 @@
    not needed more often than every 14 cycles. The finished tile is transposed to rows of pixels for the epilogue. */
 #include "strips.h"
 #include "tile.h"
+#include "transpose.h"
 #include "tuning.h"
 
 enum {
@@ -44,6 +45,29 @@ static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int
   }
 }
 
+/* Bias, Relu and the transpose of a tile in one pass, where no epilogue follows. */
+static void finish(const sod2_conv *c, const float *tile, int64_t image, int64_t row, int64_t rows, int64_t pixel,
+                   int64_t count) {
+  const int64_t plane = c->oh * c->ow;
+  const vf least = vf_splat(sod2_conv_least(c));
+  for (int64_t j = 0; j < rows; j += SOD2_VL) {
+    const int64_t channels = sod2_imin(SOD2_VL, rows - j);
+    const vf bias = c->bias ? vf_load_partial(c->bias + row + j, channels, 0) : (vf){0};
+    float *y = c->y + (image * c->oc + row + j) * plane + pixel;
+    for (int64_t i = 0; i < count; i += SOD2_VL, y += SOD2_VL) {
+      vf v[SOD2_VL];
+      SOD2_UNROLL for (int l = 0; l < SOD2_VL; l++) v[l] = vf_max(least, vf_load(tile + (i + l) * SOD2_NR + j) + bias);
+      sod2_transpose_vectors(v);
+      if (channels == SOD2_VL && i + SOD2_VL <= count) {
+        SOD2_UNROLL for (int l = 0; l < SOD2_VL; l++) vf_store(y + l * plane, v[l]);
+      } else {
+        SOD2_UNROLL for (int l = 0; l < SOD2_VL; l++)
+          if (l < channels) vf_store_partial(y + l * plane, v[l], sod2_imin(SOD2_VL, count - i));
+      }
+    }
+  }
+}
+
 static int64_t first_panel(const sod2_window *w, int64_t share) {
   return sod2_window_share(w, share, ((const pixel_plan *)w->plan)->panels);
 }
@@ -62,6 +86,10 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
   const int64_t first = w->group * p->rows + row, rows = sod2_imin(SOD2_NR, p->rows - row);
   const float *weights = w->c->w[SOD2_CONV_PIXEL] + (w->group * p->panels + panel) * w->strips->depth * SOD2_NR;
   multiply(w, &b, first, rows, weights, tile);
+  if (!w->c->epilogue) {
+    finish(w->c, tile, w->image, first, rows, b.first, b.count);
+    return;
+  }
   for (int64_t i = 0; i < b.count; i += SOD2_VL)
     for (int64_t j = 0; j < SOD2_NR; j += SOD2_VL)
       sod2_transpose(tile + i * SOD2_NR + j, SOD2_NR, channels + j * TILE_LD + i, TILE_LD);

@@ -48,6 +48,7 @@ enum {
 #define ZERO(i, j) vf c##i##_##j = {0};
 #define ADD(i, j) c##i##_##j += vf_load(c + i * ldc + j * SOD2_VL);
 #define STORE(i, j) vf_store(c + i * ldc + j * SOD2_VL, c##i##_##j);
+#define FINISH(i, j) vf_store(y + j * SOD2_VL, vf_max(least, c##i##_##j + addend));
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
@@ -56,10 +57,13 @@ enum {
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define STORE_ROW(i) COLUMNS(STORE, i)
+#define FINISH_ROW(i) FINISH_LINE(COLUMNS, i)
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
 #define ZERO_HALF(i) HALF(ZERO, i)
 #define ADD_HALF(i) HALF(ADD, i)
 #define STORE_HALF(i) HALF(STORE, i)
+#define FINISH_HALF(i) FINISH_LINE(HALF, i)
+#define FINISH_LINE(PART, i) { const vf addend = vf_splat(bias[i]); PART(FINISH, i) y += end->ld; }
 #define PACKED_HALF(i) { vf x = vf_splat(a[i]); HALF(MULTIPLY, i) }
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
@@ -100,29 +104,42 @@ enum {
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
    of a sum grows with its longest chain; this one halves it, for 2 % of the time. */
-#define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, __VA_ARGS__)
-#define SUM_OF(PART, R, LOOP, ...)                                                                                    \
+#define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, STORE_TILE, __VA_ARGS__)
+#define STORE_TILE(PART, R) ROWS_##R(STORE_##PART)
+#define SUM_OF(PART, R, LOOP, LAST, ...)                                                                                    \
   for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
     ROWS_##R(ZERO_##PART)                                                                                             \
     LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
     __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */    \
     if (accumulate) { ROWS_##R(ADD_##PART) }                                                                          \
+    LAST(PART, R)                                                                                                     \
+  }
+
+/* The finished sums go to the end, where there is one. */
+#define END_TILE(PART, R)                                                                                             \
+  if (end && k - done <= CHAIN) {                                                                                     \
+    static const float none[R];                                                                                       \
+    const float *bias = end->bias ? end->bias : none;                                                                 \
+    const vf least = vf_splat(end->least);                                                                            \
+    float *y = end->y;                                                                                                \
+    ROWS_##R(FINISH_##PART)                                                                                           \
+  } else {                                                                                                            \
     ROWS_##R(STORE_##PART)                                                                                            \
   }
 
-/* B through a table of offsets; `ahead` is what each step fetches. */
-#define DEFINE_GATHER_B(name, R, LOOP, ahead)                                                                         \
+/* What sod2_tile_panel does with the part of row k of B that it takes. */
+#define DEFINE_PANEL(name, PART, R, LOOP, ...)                                                                        \
   NOINLINE void name(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,        \
-                     int accumulate) {                                                                                \
+                     const sod2_tile_end *end, float *copy) {                                                         \
     const int64_t following = k * R;                                                                                  \
-    (void)following;                                                                                                  \
-    SUM(R, LOOP,                                                                                                      \
-        const float *b = b0 + *offset++;                                                                              \
-        PREFETCH(ahead)                                                                                               \
-        COLUMNS(LOAD_B, 0)                                                                                            \
-        ROWS_##R(PACKED_ROW)                                                                                          \
+    int accumulate = 0;                                                                                               \
+    (void)following, (void)offset, (void)copy;                                                                        \
+    SUM_OF(PART, R, LOOP, END_TILE,                                                                                   \
+        __VA_ARGS__                                                                                                   \
+        ROWS_##R(PACKED_##PART)                                                                                       \
         a += R;)                                                                                                      \
   }
+#define FIND_B const float *b = b0 + *offset++;
 
 #define DEFINE_TILE(R, LOOP)                                                                                          \
   NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,\
@@ -158,27 +175,15 @@ enum {
         ROWS_##R(GATHERED_ROW)                                                                                        \
         b += SOD2_NR;)                                                                                                \
   }                                                                                                                   \
-  NOINLINE void copy_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,  \
-                           int accumulate, float *copy) {                                                             \
-    SUM(R, LOOP,                                                                                                      \
-        const float *b = b0 + *offset++;                                                                              \
-        PREFETCH(b + 2 * SOD2_NR)                                                                                     \
+  DEFINE_PANEL(gather_b_##R, ROW, R, LOOP, FIND_B PREFETCH(b + 2 * SOD2_NR) COLUMNS(LOAD_B, 0))                       \
+  DEFINE_PANEL(stream_a_##R, ROW, R, LOOP, FIND_B PREFETCH(a + following) COLUMNS(LOAD_B, 0))                         \
+  DEFINE_PANEL(half_b_##R, HALF, R, LOOP, FIND_B HALF(LOAD_B, 0))                                                     \
+  DEFINE_PANEL(dense_b_##R, ROW, R, LOOP, const float *b = b0; b0 += SOD2_NR; COLUMNS(LOAD_B, 0))                     \
+  DEFINE_PANEL(copy_b_##R, ROW, R, LOOP,                                                                              \
+        FIND_B PREFETCH(b + 2 * SOD2_NR)                                                                              \
         COLUMNS(LOAD_B, 0)                                                                                            \
         COLUMNS(COPY_B, 0)                                                                                            \
-        ROWS_##R(PACKED_ROW)                                                                                          \
-        a += R;                                                                                                       \
         copy += SOD2_NR;)                                                                                             \
-  }                                                                                                                   \
-  NOINLINE void half_b_##R(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,  \
-                           int accumulate) {                                                                          \
-    SUM_OF(HALF, R, LOOP,                                                                                             \
-        const float *b = b0 + *offset++;                                                                              \
-        HALF(LOAD_B, 0)                                                                                               \
-        ROWS_##R(PACKED_HALF)                                                                                         \
-        a += R;)                                                                                                      \
-  }                                                                                                                   \
-  DEFINE_GATHER_B(gather_b_##R, R, LOOP, b + 2 * SOD2_NR)                                                             \
-  DEFINE_GATHER_B(stream_a_##R, R, LOOP, a + following)                                                               \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
                              const float *next) {                                                                     \
     ROWS_##R(ZERO_ROW)                                                                                                \
@@ -216,10 +221,11 @@ DEFINE_TILE(14, PLAIN_LOOP)
 const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
 const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
 const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
-const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
-const sod2_tile_gather sod2_tile_half_b[SOD2_MR + 1] = TABLE(half_b);
-const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
-const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
+const sod2_tile_panel sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
+const sod2_tile_panel sod2_tile_half_b[SOD2_MR + 1] = TABLE(half_b);
+const sod2_tile_panel sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
+const sod2_tile_panel sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
+const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1] = TABLE(dense_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
 
 void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd) {

@@ -32,20 +32,28 @@ typedef void (*sod2_tile_stream)(int64_t k, const float *a, int64_t lda, const f
 extern const sod2_tile sod2_tile_packed[SOD2_MR + 1];      /* A(i, k) = a[k * lda + i] */
 extern const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1]; /* A(i, k) = a[i * lda + k] */
 
-/* As above, but one side is found through a table of offsets. Either B(k, j) = b[offset[k] + j] and A(i, k) =
-   a[k * rows + i]: each step of k prefetches the panel after the next of B, or where A streams, the rows of A that
-   follow; or B is also copied to a dense panel on its way. Or A(i, k) = a[offset[k] + i] and B is dense and streams. */
-typedef void (*sod2_tile_gather)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
-                                 int64_t ldc, int accumulate);
-typedef void (*sod2_tile_gather_copy)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
-                                      int64_t ldc, int accumulate, float *copy);
+/* As above, but A(i, k) = a[offset[k] + i], and B is dense and streams. */
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
-extern const sod2_tile_gather sod2_tile_gather_b[SOD2_MR + 1];
-extern const sod2_tile_gather sod2_tile_half_b[SOD2_MR + 1]; /* columns 0 to NR / 2 of gather_b */
-extern const sod2_tile_gather sod2_tile_stream_a[SOD2_MR + 1];
-extern const sod2_tile_gather_copy sod2_tile_copy_b[SOD2_MR + 1];
 extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1];
+
+/* Where the rows of a finished tile may go instead of to C: y[i * ld + j] = max(C(i, j) + bias[i], least). To add and
+   store in passing costs nothing, to read C again as much as 6 % of a sum of 64 products. */
+typedef struct sod2_tile_end {
+  float *y;
+  int64_t ld;
+  const float *bias; /* or NULL */
+  float least;
+} sod2_tile_end;
+
+/* Panels of B, A(i, k) = a[k * rows + i]. C has room for partial sums where there is an `end`, which may be NULL. */
+typedef void (*sod2_tile_panel)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc,
+                                const sod2_tile_end *end, float *copy);
+extern const sod2_tile_panel sod2_tile_gather_b[SOD2_MR + 1]; /* B(k, j) = b[offset[k] + j]; fetches panel after next */
+extern const sod2_tile_panel sod2_tile_half_b[SOD2_MR + 1];   /* columns 0 to NR / 2 of it */
+extern const sod2_tile_panel sod2_tile_stream_a[SOD2_MR + 1]; /* fetches the rows of A that follow instead */
+extern const sod2_tile_panel sod2_tile_copy_b[SOD2_MR + 1];   /* leaves a dense panel at `copy` */
+extern const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1];  /* reads one at b: B(k, j) = b[k * NR + j] */
 
 /* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at
    c[j * ldc + i * VL]. `next` is the panel of B that follows: its lines are prefetched, one a step. */
