@@ -10,6 +10,7 @@
 
 enum {
   CHAIN = 128,
+  WINOGRAD_CHAIN = 32, /* inverse transforms amplify the error of a sum */
   FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 
@@ -49,6 +50,7 @@ enum {
 #define ADD(i, j) c##i##_##j += vf_load(c + i * ldc + j * SOD2_VL);
 #define STORE(i, j) vf_store(c + i * ldc + j * SOD2_VL, c##i##_##j);
 #define FINISH(i, j) vf_store(y + j * SOD2_VL, vf_max(least, c##i##_##j + addend));
+#define ADD_LANES(i, j) c##i##_##j += vf_load(c + j * ldc + i * SOD2_VL);
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
@@ -58,6 +60,7 @@ enum {
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define STORE_ROW(i) COLUMNS(STORE, i)
 #define FINISH_ROW(i) FINISH_LINE(COLUMNS, i)
+#define ADD_LANES_ROW(i) COLUMNS(ADD_LANES, i)
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
 #define ZERO_HALF(i) HALF(ZERO, i)
 #define ADD_HALF(i) HALF(ADD, i)
@@ -186,13 +189,17 @@ enum {
         copy += SOD2_NR;)                                                                                             \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
                              const float *next) {                                                                     \
-    ROWS_##R(ZERO_ROW)                                                                                                \
-    for (; k >= SOD2_VL; k -= SOD2_VL) {                                                                              \
-      LOOP for (int lane = 0; lane < SOD2_VL; lane++) { CHANNEL_STEP(R) }                                             \
-      a += lda - SOD2_VL;                                                                                             \
+    for (int accumulate = 0; !accumulate || k > 0; accumulate = 1) {                                                  \
+      ROWS_##R(ZERO_ROW)                                                                                              \
+      for (int64_t left = sod2_imin(WINOGRAD_CHAIN, k); left > 0; left -= SOD2_VL) {                                  \
+        LOOP for (int64_t lane = sod2_imin(SOD2_VL, left); lane > 0; lane--) { CHANNEL_STEP(R) }                      \
+        a += lda - SOD2_VL;                                                                                           \
+      }                                                                                                               \
+      k -= WINOGRAD_CHAIN;                                                                                            \
+      __asm__("" : "+r"(ldc));                                                                                        \
+      if (accumulate) { ROWS_##R(ADD_LANES_ROW) }                                                                     \
+      ROWS_##R(STORE_LANES_ROW)                                                                                       \
     }                                                                                                                 \
-    PLAIN_LOOP for (; k > 0; k--) { CHANNEL_STEP(R) }                                                                 \
-    ROWS_##R(STORE_LANES_ROW)                                                                                         \
   }
 
 DEFINE_TILE(1, SHORT_LOOP)
