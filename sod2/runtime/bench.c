@@ -40,7 +40,7 @@ typedef struct bench {
   int64_t seen_count;
   int staged;         /* the sample in `input`, -1 before the first */
   int64_t largest;    /* elements of the inputs of the largest sample so far */
-  int64_t before;     /* live bytes when it was staged: the state before bind */
+  int64_t before;     /* live bytes when it was staged, without the arena */
 } bench;
 
 static void check(int status) {
@@ -151,7 +151,7 @@ static void run(void *engine, int sample, int count, const char *folder) {
     const int64_t elements = stage(b, sample);
     if (elements >= b->largest) sod2_trim(b->model), b->largest = elements;
     b->staged = sample;
-    b->before = sod2_hook_live();
+    b->before = sod2_hook_live() - sod2_get_stats(b->model).reserved_bytes;
   }
   int first = first_time(b, sample);
   for (int repeat = 0; repeat < count; repeat++) {

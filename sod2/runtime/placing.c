@@ -6,13 +6,22 @@
 
 #define FEW 16 /* near buffers that are sorted */
 
-/* Numbers of the buffers that are not empty, by step: counts at [step + 1] become places, which are then filled. */
+void sod2_list_depths(sod2_placing *p, const uint8_t *depth_of, int32_t depths) {
+  int32_t listed = 0;
+  for (int32_t depth = 0; depth < depths; depth++) {
+    p->depth_at[depth] = listed;
+    for (int32_t i = 0; i < p->buffers; i++)
+      if ((depth_of == NULL ? 0 : depth_of[i]) == depth) p->by_depth[listed++] = i;
+  }
+  p->depth_at[depths] = listed;
+}
+
+/* Numbers of the buffers by step: counts at [step + 1] become places, which are then filled. */
 void sod2_list_overlaps(sod2_placing *p) {
   int32_t *first_at = p->first_at, *older_at = p->older_at;
   memset(first_at, 0, sizeof *first_at * ((size_t)p->steps + 2));
   memset(older_at, 0, sizeof *older_at * ((size_t)p->steps + 2));
   for (int32_t i = 0; i < p->buffers; i++) {
-    if (p->bytes[i] == 0) continue;
     first_at[p->range[i].first + 1]++;
     for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) older_at[step + 1]++;
   }
@@ -20,9 +29,8 @@ void sod2_list_overlaps(sod2_placing *p) {
     first_at[step + 1] += first_at[step];
     older_at[step + 1] += older_at[step];
   }
-  for (int32_t i = 0; i < p->buffers; i++)
-    if (p->bytes[i] > 0) p->by_first[first_at[p->range[i].first]++] = i;
-  for (int32_t j = 0; j < first_at[p->steps]; j++) {
+  for (int32_t i = 0; i < p->buffers; i++) p->by_first[first_at[p->range[i].first]++] = i;
+  for (int32_t j = 0; j < p->buffers; j++) {
     int32_t i = p->by_first[j];
     for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) p->older[older_at[step]++] = i;
   }
@@ -35,7 +43,7 @@ void sod2_list_overlaps(sod2_placing *p) {
 
 int64_t sod2_overlaps(const sod2_placing *p) {
   int64_t overlaps = 0;
-  for (int32_t j = 0; j < p->first_at[p->steps]; j++) {
+  for (int32_t j = 0; j < p->buffers; j++) {
     const sod2_range live = p->range[p->by_first[j]];
     overlaps += p->older_at[live.first + 1] - p->older_at[live.first];
     overlaps += p->first_at[live.last + 1] - p->first_at[live.first];
@@ -122,15 +130,14 @@ static int64_t put(sod2_placing *p, int32_t buffer, int64_t begin, sod2_slot *sl
   return end;
 }
 
-/* Only what is given lies somewhere, and buffers that are empty, which are in no list. Returns the arena that it needs. */
+/* Only what is given lies somewhere; what is empty is at 0, in nobody's way. Returns the arena that this needs. */
 static int64_t clear(sod2_placing *p, const int64_t *offset, sod2_slot *slots) {
   int64_t arena = 0;
   memset(p->top, 0, sizeof *p->top * (size_t)p->steps);
   memset(p->full, 0, sizeof *p->full * (size_t)p->steps);
   for (int32_t i = 0; i < p->buffers; i++) {
-    const int is_given = p->given != NULL && p->given[i], is_empty = p->bytes[i] == 0;
-    slots[i].begin = slots[i].end = is_given ? offset[i] : is_empty ? 0 : -1;
-    if (is_given && !is_empty) arena = sod2_imax(arena, put(p, i, offset[i], slots));
+    slots[i].begin = slots[i].end = p->bytes[i] == 0 ? 0 : -1;
+    if (sod2_is_given(p, i) && p->bytes[i] > 0) arena = sod2_imax(arena, put(p, i, offset[i], slots));
   }
   return arena;
 }
@@ -146,9 +153,9 @@ int64_t sod2_place_order(sod2_placing *p, const int32_t *order, const int64_t *o
 
 int64_t sod2_place_in_time(sod2_placing *p, const int64_t *offset, int64_t limit, sod2_slot *slots) {
   int64_t arena = clear(p, offset, slots);
-  for (int32_t j = 0; j < p->first_at[p->steps] && arena < limit; j++) {
+  for (int32_t j = 0; j < p->buffers && arena < limit; j++) {
     const int32_t i = p->by_first[j];
-    if (slots[i].begin >= 0) continue; /* given */
+    if (slots[i].begin >= 0) continue; /* given, or empty */
     const int64_t begin = smallest_gap(p, gather(p, i, slots, 0), p->bytes[i], arena);
     arena = sod2_imax(arena, put(p, i, begin, slots));
   }
