@@ -96,9 +96,10 @@ static int32_t tier_of(const sod2_placing *p, int32_t buffer) {
 static void fill_most(sod2_placing *p, int32_t begin, int32_t end, const int64_t *usage) {
   for (int32_t j = begin; j < end; j++) {
     const int32_t i = p->by_depth[j];
-    p->most[i] = 0;
-    for (int32_t step = p->range[i].first; step <= p->range[i].last; step++)
-      p->most[i] = sod2_imax(p->most[i], usage[step]);
+    const sod2_range live = p->range[i];
+    int64_t most = sod2_imax(usage[live.first], usage[live.last]); /* most buffers live in no other step */
+    for (int32_t step = live.first + 1; step < live.last; step++) most = sod2_imax(most, usage[step]);
+    p->most[i] = most;
   }
 }
 
@@ -159,10 +160,11 @@ static void take_arrays(sod2_planner *q, size_t lives, block *from) {
     q->tried[k].order = take(from, n, sizeof *q->tried[k].order);
     q->tried[k].slots = take(from, n, sizeof *q->tried[k].slots);
   }
-  q->ranks = take(from, n, sizeof *q->ranks);
+  q->ranks = take(from, n + 1, sizeof *q->ranks);
   q->spare = take(from, n, sizeof *q->spare);
   q->trial = take(from, n, sizeof *q->trial);
-  p->near = take(from, n, sizeof *p->near);
+  p->near.begin = take(from, n + SOD2_AT_ONCE, sizeof *p->near.begin);
+  p->near.end = take(from, n + SOD2_AT_ONCE, sizeof *p->near.end);
 }
 
 sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range *range, const uint8_t *depth_of,
@@ -207,8 +209,12 @@ static void sort(ranked *a, ranked *spare, int32_t count) {
       int32_t middle = low + width, end = (int32_t)sod2_imin(middle + width, count);
       if (a[middle - 1].weight >= a[middle].weight) continue;
       memcpy(spare, a + low, sizeof *a * (size_t)width);
-      for (int32_t i = 0, j = middle, k = low; i < width;)
-        a[k++] = j < end && a[j].weight > spare[i].weight ? a[j++] : spare[i++];
+      for (int32_t i = 0, j = middle, k = low; i < width;) { /* no branch on weights: it would be mispredicted */
+        const int later = (j < end) & (a[j].weight > spare[i].weight);
+        a[k++] = *(later ? &a[j] : &spare[i]);
+        j += later;
+        i += !later;
+      }
     }
 }
 
@@ -260,7 +266,7 @@ static int64_t keep_smaller(const sod2_planner *q, const sod2_slot *slots, int64
 static int64_t search(sod2_planner *q, int64_t *offset) {
   sod2_placing *p = &q->placing;
   const int64_t peak = p->floor[p->tiers - 1], enough = peak + peak / (p->tiers > 1 ? 2 * DEPTH_COST : ENOUGH);
-  const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, sod2_overlaps(p)));
+  const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, p->overlaps));
   int64_t arena = INT64_MAX;
   for (int k = 0; k < (p->given != NULL ? ORDERS : most) && arena > enough; k++) {
     const attempt tried = q->tried[k % ORDERS];
