@@ -46,24 +46,26 @@ enum {
 
 /* Element (i, vector j) and row i of each phase of a kernel. */
 #define ZERO(i, j) vf c##i##_##j = {0};
-#define ADD(i, j) c##i##_##j += vf_load(c + i * ldc + j * SOD2_VL);
-#define STORE(i, j) vf_store(c + i * ldc + j * SOD2_VL, c##i##_##j);
+#define ADD(i, j) c##i##_##j += vf_load(row + j * SOD2_VL);
+#define STORE(i, j) vf_store(row + j * SOD2_VL, c##i##_##j);
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
 #define COPY_B(i, j) vf_store(copy + j * SOD2_VL, b##j);
 
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
-#define ADD_ROW(i) COLUMNS(ADD, i)
-#define STORE_ROW(i) COLUMNS(STORE, i)
+#define ADD_ROW(i) COLUMNS(ADD, i) STORE_ROW(i)
+#define STORE_ROW(i) COLUMNS(STORE, i) NEXT_ROW
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
 #define ZERO_HALF(i) HALF(ZERO, i)
-#define ADD_HALF(i) HALF(ADD, i)
-#define STORE_HALF(i) HALF(STORE, i)
+#define ADD_HALF(i) HALF(ADD, i) STORE_HALF(i)
+#define STORE_HALF(i) HALF(STORE, i) NEXT_ROW
 #define PACKED_HALF(i) { vf x = vf_splat(a[i]); HALF(MULTIPLY, i) }
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
+/* One pointer walks down the rows of C: else GCC computes the address of each, before the first is stored. */
+#define NEXT_ROW row += ldc; __asm__("" : "+r"(row));
 /* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps pointers in registers. */
 #define STRIDED_ROW(i) { vf x = vf_splat(a##i[0]); COLUMNS(MULTIPLY, i) }
 #define a0 p0
@@ -99,16 +101,18 @@ enum {
 #define NOINLINE static __attribute__((noinline))
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
-   of a sum grows with its longest chain; this one halves it, for 2 % of the time. */
+   of a sum grows with its longest chain; this one halves it, for 1 % of the time. */
 #define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, __VA_ARGS__)
 #define SUM_OF(PART, R, LOOP, ...)                                                                                    \
-  for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
+  do {                                                                                                                \
+    int64_t step = sod2_imin(CHAIN, k);                                                                               \
+    k -= step;                                                                                                        \
     ROWS_##R(ZERO_##PART)                                                                                             \
-    LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
-    __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */    \
-    if (accumulate) { ROWS_##R(ADD_##PART) }                                                                          \
-    ROWS_##R(STORE_##PART)                                                                                            \
-  }
+    LOOP for (; step > 0; step--) { __VA_ARGS__ }                                                                     \
+    float *row = c;                                                                                                   \
+    if (accumulate) { ROWS_##R(ADD_##PART) } else { ROWS_##R(STORE_##PART) }                                          \
+    accumulate = 1;                                                                                                   \
+  } while (k > 0);
 
 /* B through a table of offsets; `ahead` is what each step fetches. */
 #define DEFINE_GATHER_B(name, R, LOOP, ahead)                                                                         \
