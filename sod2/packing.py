@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from math import ceil
 
@@ -123,6 +124,24 @@ def winograd_reduction(m: int) -> float:
     """Multiply-adds of the direct algorithm, 7x7 or 3x3, over those of Winograd's, on whole tiles."""
     taps = 49 if m == 3 else 9
     return taps * m**2 / (winograd_phases(m) * winograd_inputs(m) ** 2)
+
+
+@cache
+def winograd_gain(m: int) -> float:
+    """How much larger than an output the products are that it is a sum of, and with them their rounding.
+
+    Root mean squares over weights and inputs that are independent. The stages are Vandermonde matrices V of the points:
+    outputs V^T, weights V, inputs the inverse of V^T.
+    """
+    points = [0.0, *(sign * float(p) for p in WINOGRAD_POINTS[m] for sign in (1, -1))]
+    inputs = winograd_inputs(m)
+
+    def stage(columns: int) -> NDArray[np.float64]:
+        return np.vstack([np.vander(points, columns, increasing=True), np.eye(columns)[-1]])
+
+    taps = inputs - m + 1
+    products = (stage(taps) ** 2).sum(1) * (np.linalg.inv(stage(inputs)) ** 2).sum(0)
+    return float((products @ stage(m) ** 2).mean() / taps)
 
 
 def winograd_weight_transform(m: int) -> NDArray[np.float64]:
