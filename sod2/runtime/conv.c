@@ -1,5 +1,7 @@
 /* Choice among the versions of a convolution, and the few lines they share. */
 #include "conv.h"
+#include "nest.h"
+#include "tile.h"
 
 static const sod2_conv_kernel *const KERNELS[SOD2_CONV_VERSIONS] = {
     [SOD2_CONV_PANEL] = &sod2_conv_panel, [SOD2_CONV_PIXEL] = &sod2_conv_pixel, [SOD2_CONV_DOT] = &sod2_conv_dot,
@@ -32,19 +34,27 @@ void sod2_conv_run(const sod2_conv *c, int version, void *scratch, sod2_pool *po
   if (!is_empty(c)) KERNELS[version]->run(c, scratch, pool);
 }
 
+/* Rows of a tile as an epilogue would end them. */
+SOD2_INLINE void end_rows(const sod2_conv *c, const float *tile, int64_t ld, int64_t row, int64_t rows, float *y,
+                          int64_t cols) {
+  const int64_t pixels = c->oh * c->ow;
+  const float least = sod2_conv_least(c), *bias = c->bias;
+  for (int64_t i = 0; i < rows; i++, y += pixels, tile += ld) {
+    const float addend = bias ? bias[row + i] : 0.0f;
+    SOD2_INDEPENDENT
+    for (int64_t j = 0; j < cols; j++) y[j] = sod2_pick_max(least, tile[j] + addend);
+  }
+}
+
 void sod2_conv_store(const sod2_conv *c, const float *tile, int64_t ld, int64_t n, int64_t row, int64_t rows,
                      int64_t col, int64_t cols) {
   if (c->epilogue) {
     c->epilogue(c->epilogue_args, tile, ld, n, row, rows, col, cols);
     return;
   }
-  const int64_t pixels = c->oh * c->ow;
-  const vf least = vf_splat(sod2_conv_least(c));
-  float *y = c->y + (n * c->oc + row) * pixels + col;
-  for (int64_t i = 0; i < rows; i++, y += pixels, tile += ld) {
-    const vf bias = vf_splat(c->bias ? c->bias[row + i] : 0.0f);
-    int64_t j = 0;
-    for (; j + SOD2_VL <= cols; j += SOD2_VL) vf_store(y + j, vf_max(least, vf_load(tile + j) + bias));
-    if (j < cols) vf_store_partial(y + j, vf_max(least, vf_load_partial(tile + j, cols - j, 0) + bias), cols - j);
-  }
+  float *y = c->y + (n * c->oc + row) * c->oh * c->ow + col;
+  if (cols == SOD2_NR) /* the compiler knows the trip count */
+    end_rows(c, tile, ld, row, rows, y, SOD2_NR);
+  else
+    end_rows(c, tile, ld, row, rows, y, cols);
 }
