@@ -48,11 +48,10 @@ static void fetch(const sod2_gemm *g, const gemm_part *p) {
   if (g->ldo % SAME_SET != 0) return;
   for (int t = 0; t < 2 && g->touched[t]; t++) {
     const float *line = g->touched[t] + p->batch * g->out_batch + p->row * g->ldo + p->col;
-    for (int64_t i = 0; i < p->rows; i++, line += g->ldo)
-      for (int64_t j = 0; j < p->cols; j += LINE) {
-        __builtin_prefetch(line + j, 0, 2);
-        __asm__ volatile(""); /* GCC removes a loop that does nothing but fetch */
-      }
+    for (int64_t i = 0; i < p->rows; i++, line += g->ldo) {
+      for (int j = 0; j < SOD2_NR; j += LINE) __builtin_prefetch(line + j, 0, 2);
+      __asm__ volatile(""); /* GCC removes a loop that does nothing but fetch */
+    }
   }
 }
 
