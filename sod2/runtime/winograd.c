@@ -177,8 +177,8 @@ SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winogr
   }
   vf *s = (vf *)strip;
   for (int64_t j = 0; j < width; j++) winograd_input(m, s + j, width, s + j, width);
-  for (int64_t t = 0; t < run.count; t++)
-    for (int i = 0; i < n; i++)
+  for (int i = 0; i < n; i++) /* few planes at a time, in which tiles are neighbours */
+    for (int64_t t = 0; t < run.count; t++)
       winograd_input(m, s + i * width + t * m, 1, (vf *)(v + i * n * plane_step + t * SOD2_VL), plane_step / SOD2_VL);
 }
 
