@@ -1,4 +1,4 @@
-/* One-dimensional Winograd transforms F(m, 3), m = 2, 4, 6, and F(3, 4) on vectors of channels or of columns.
+/* One-dimensional Winograd transforms F(m, 3), m = 2, 4, 6, and F(3, 4) on vectors of channels.
 
    n = m + 2 inputs, 6 of F(3, 4), d[0], d[step], .. The matrices are those of Cook-Toom at the points 0, +-p, ..,
    infinity, with the factors 1/N_j put on the weights (sod2/packing.py holds the same points):
