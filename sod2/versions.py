@@ -9,7 +9,7 @@ is spent.
 
 Each layer starts with its fastest direct version. Then, as long as the budget lasts, the change with the most time
 saved per byte is made: a layer's set of versions is replaced by a better one. Time is that of the run-time formula
-(conv_cost.py), summed over three sizes of the inputs, since a layer may want F(4) on large images and F(2) on small
+(conv_cost.py), summed over four sizes of the inputs, since a layer may want F(4) on large images and F(2) on small
 ones. `several=False` (mvc off) allows one version a layer.
 """
 
@@ -29,7 +29,8 @@ from sod2.symbolic import evaluate
 Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
 Environment = Mapping[str, int]
 
-_EXTENTS = (128, 320, 640)  # sizes that every free input dim takes, as near as its declaration allows
+# Sizes that every free input dim takes, as near as its declaration allows. Planes of 322 do not end with a cache line.
+_EXTENTS = (128, 320, 322, 640)
 _DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
 _INACCURATE = ("wino6",)
