@@ -23,7 +23,8 @@ Rules of measuring, the same for every engine:
   linked) during the inference and its bind, over the bytes that are live without any intermediate: those of the loaded
   model and of the staged inputs. Outputs, scratch and arenas count. Memory that an engine keeps from one inference to
   the next is memory it holds, so it counts too: an arena that never shrinks shows the largest sample so far. Samples
-  are visited by ascending size, so this is the engine's own need, never a leftover of a larger sample.
+  are visited by ascending size, so this is the engine's own need, never a leftover of a larger sample. (Where first
+  runs at new shapes are measured, figures/first_run.py, sizes descend, and nobody looks at the peak.)
 * `weight_bytes` is what the loaded model keeps live (packed weights and the engine's description of the graph).
 * `threads` is counted by the runner, not repeated from the request.
 """

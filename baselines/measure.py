@@ -1,10 +1,11 @@
 """Measuring one model on one device: every engine of the configuration, interleaved, so that rows are comparable.
 
-For every sample, by ascending size, and every round, each engine gets its turn of one inference, or of
-`protocol.inferences` in a row; who begins rotates. Slow changes of the machine (heat, frequency, neighbours) then meet
-all engines alike. Round 0 is the first run at the sample's shape, one inference; its outputs, and those of the last
-round, are compared with the reference before any latency of the engine on that sample counts. Outputs that belong to
-another control path cost the engine that sample, with the status `path differs`: its time is that of other work.
+For every sample, by ascending size (descending in the selection of that name), and every round, each engine gets its
+turn of one inference, or of `protocol.inferences` in a row; who begins rotates. Slow changes of the machine (heat,
+frequency, neighbours) then meet all engines alike. Round 0 is the first run at the sample's shape, one inference; its
+outputs, and those of the last round, are compared with the reference before any latency of the engine on that sample
+counts. Outputs that belong to another control path cost the engine that sample, with the status `path differs`: its
+time is that of other work.
 
 A failing engine costs its own rows only: the sample gets one `failed` row, and the next sample a new process. An
 engine whose process failed twice in a row is not tried again. A sample during which the device was lost, or lost speed
@@ -100,7 +101,11 @@ class Measurement:
         self.device = device
         self.samples = samples
         self.protocol = protocol
-        self.index = sorted(read_index(samples), key=lambda sample: (sample.size, sample.index))
+        self.index = sorted(
+            read_index(samples),
+            key=lambda sample: (sample.size, sample.index),
+            reverse=protocol.selection == "descending",
+        )
         self.remote = device.files.push(samples)
         self.outputs = device.files.scratch()
         self.row = Row(

@@ -18,6 +18,7 @@ Threads are counted by their processor time (`busy_threads`), since engines star
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -260,8 +261,12 @@ def busy_threads(work: Callable[[], object], wanted: int) -> int:
 
 
 def processor_times() -> dict[int, int]:
-    """Processor time of every thread of this process in nanoseconds."""
-    return {thread: _processor_time(thread) for thread in _threads()}
+    """Processor time of every thread of this process in nanoseconds; a thread that ends meanwhile is left out."""
+    times = {}
+    for thread in _threads():
+        with contextlib.suppress(OSError):  # EINVAL: no such thread any more
+            times[thread] = _processor_time(thread)
+    return times
 
 
 def thread_count() -> int:

@@ -22,14 +22,13 @@ from figures.layout import Cell, Column, Notes, Table
 from figures.versus import DASH, reported_range
 from models import MODELS
 from models.inputs import generator, random_sizes
-from sod2 import Options, order, plan, versions
+from sod2 import Options, order, plan
 from sod2.artifact import CompiledModel
 from sod2.codegen.target import host
-from sod2.compiler import Plan
+from sod2.compiler import Plan, kept_versions
 from sod2.fusion import Group
 from sod2.minting import Mint
 from sod2.order import Order
-from sod2.packing import Tile
 from sod2.symbolic import Dim
 
 TITLE = "Figure 8. Sub-graphs by what is known of their shapes, and their share of the latency."
@@ -82,16 +81,9 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
 
 
 def _parts(model: str, planned: Plan) -> list[Part]:
-    target, rng = host(), generator("figure 8", 0)
+    rng = generator("figure 8", 0)
     checked = [random_sizes(MODELS[model].symbols, rng) for _ in range(CHECKED)]
-    kept = versions.plan(
-        planned.graph,
-        planned.fusion.groups,
-        planned.analysis,
-        Tile(target.lanes, target.mr, target.nr),
-        several=True,
-        budget=Options().weight_budget,
-    )
+    kept = kept_versions(planned, Options(), host())
     return [
         Part(_kind(things, planned, kept), frozenset(thing.name for thing in things), gap)
         for things, gap in order.subgraphs(planned.graph, planned.analysis, planned.fusion, checked)

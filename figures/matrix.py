@@ -28,7 +28,8 @@ LOCK = Path(".snakemake/workflow.lock")
 
 PERCENTILES = (1, 25, 50, 75, 100)
 """Of the input's size; the selection `percentiles` has `protocol.samples` samples at each, in this order."""
-SELECTIONS = ("quantiles", "random", "percentiles")
+SELECTIONS = ("quantiles", "random", "percentiles", "descending")
+"""How samples are chosen; `descending` are quantiles that are visited from the largest on, all others ascending."""
 
 Config = dict[str, Any]
 

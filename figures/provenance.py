@@ -44,6 +44,7 @@ def _how(rows: Sequence[Row]) -> str:
         "random": "drawn at random",
         "quantiles": "at fixed quantiles of the input size",
         "percentiles": "and percentile of the input size",
+        "descending": "at fixed quantiles of the input size, the largest first",
     }[str(protocol["selection"])]
     tiny = " The models are the tiny variants, for testing the workflow." if rows[0].variant == "tiny" else ""
     slow = protocol.get("slow_s")

@@ -1,7 +1,6 @@
-"""What comes before an inference: building the bundle, loading it, and binding a shape that is new.
+"""What comes before the first inference: building the bundle, and loading it. What a new shape costs is first_run.py's.
 
-Build times are those of the workflow, in which other jobs run beside. Binds are those of engines that have one as a
-step of its own, SoD² above all: every sample is a shape that the process has not seen.
+Build times are those of the workflow, in which other jobs run beside.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from figures.layout import Cell, Column, Notes, Table, number
 from figures.versus import DASH, contenders
 from models import MODELS
 
-TITLE = "Before the inference: build, load, and the bind of a new shape."
-HEADERS = ("Model", "Engine", "Build (s)", "Load (ms)", "Bind, median (µs)", "Bind, largest (µs)")
-_CAPTION = "Bundles are built beside other jobs. A dash is a step that the engine does not have or does not tell of. "
+TITLE = "Before the first inference: build and load."
+HEADERS = ("Model", "Engine", "Build (s)", "Load (ms)")
+_CAPTION = "Bundles are built beside other jobs. A dash is a step that the engine does not tell of. "
 
 
 def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
@@ -41,18 +40,7 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
 def _cells(rows: Sequence[Row]) -> list[Cell]:
     builds = [row.build_ns / 1e9 for row in rows[:1] if row.build_ns is not None]
     loads = [row.load_ns / 1e6 for row in rows[:1] if row.load_ns is not None]
-    binds = _binds(rows)
-    return [
-        _cell(builds),
-        _cell(loads),
-        _cell([statistics.median(binds)] if binds else []),
-        _cell([max(binds)] if binds else []),
-    ]
-
-
-def _binds(rows: Sequence[Row]) -> list[float]:
-    """Microseconds of the bind at every shape that was new."""
-    return [row.bind_ns / 1e3 for row in rows if row.first and row.bind_ns]
+    return [_cell(builds), _cell(loads)]
 
 
 def _cell(values: Sequence[float]) -> Cell:
@@ -63,8 +51,9 @@ def _verdict(rows: Sequence[Row]) -> str:
     """SoD²'s longest steps over all models."""
     good = data.select(rows, status="ok")
     builds = {row.model: row.build_ns / 1e9 for row in good if row.build_ns is not None}
-    binds = _binds(good)
-    if not builds or not binds:
+    if not builds:
         return ""
-    built = f"SoD² builds a model in {number(statistics.median(builds.values()))} s (median; at most"
-    return f"{built} {number(max(builds.values()))} s) and binds a new shape in at most {number(max(binds))} µs. "
+    return (
+        f"SoD² builds a model in {number(statistics.median(builds.values()))} s (median; at most"
+        f" {number(max(builds.values()))} s). "
+    )

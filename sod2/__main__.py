@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from sod2 import checking, compiler, footprint, roofline, timeline, tune
+from sod2 import checking, compiler, footprint, roofline, timeline, tune, versions
 from sod2.artifact import CompiledModel, load
 from sod2.codegen import crosscompilers
 from sod2.codegen.target import cross, host
-from sod2.compiler import Options
+from sod2.compiler import Options, Plan
 from sod2.errors import Error, InputError
 from sod2.graph import Array
 from sod2.lattice import Nac, Undef, kind
+from sod2.packing import Tile
 from sod2.rdp import Analysis
 
 
@@ -31,6 +32,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         mvc=not arguments.no_mvc,
         control=arguments.control,
         weight_budget=arguments.weight_budget,
+        tolerance=arguments.tolerance,
         scratch_budget=_bytes(arguments.scratch_budget) or 0,
     )
 
@@ -41,13 +43,27 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-dmp", action="store_true", help="place buffers by best fit in order of first use")
     parser.add_argument("--no-mvc", action="store_true", help="one version of each hot kernel")
     parser.add_argument("--control", choices=("switch", "all"), default="switch", help="run the taken branch, or all")
-    parser.add_argument(
-        "--weight-budget", type=float, default=3.0, help="packed weights, as a multiple of the raw ones"
-    )
+    _add_budgets(parser)
     parser.add_argument(
         "--scratch-budget",
         metavar="BYTES",
         help="by how much scratch may raise the peak where kernels are faster, as 1MB",
+    )
+
+
+def _add_budgets(parser: argparse.ArgumentParser) -> None:
+    """What versions of convolutions are chosen within."""
+    parser.add_argument(
+        "--weight-budget",
+        type=float,
+        default=Options.weight_budget,
+        help="packed weights, as a multiple of the raw ones",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=Options.tolerance,
+        help="error that faster convolutions may add, as a part of an output's scale",
     )
 
 
@@ -105,6 +121,10 @@ def _add_reports(add_parser: AddParser) -> None:
         "--fusion", action="store_true", dest="show_fusion", help="groups, and why others were not fused"
     )
     explain.add_argument("--memory", action="store_true", help="buffers with symbolic sizes and live ranges")
+    explain.add_argument(
+        "--versions", action="store_true", help="versions of convolutions, their error, and what larger budgets save"
+    )
+    _add_budgets(explain)
     explain.add_argument("--memory-budget", metavar="SIZE", help="--memory, and of the plans that need less")
     explain.add_argument("--control", choices=("switch", "all"), default="switch")
 
@@ -178,7 +198,8 @@ def _compile(arguments: argparse.Namespace) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     print(
         f"{out}: {manifest['steps']} steps, {manifest['kernels']} generated kernels, "
-        f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {_leaner(manifest)}"
+        f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {manifest['error']:.0e} error by versions, "
+        f"{_leaner(manifest)}"
         f"{time.perf_counter() - started:.1f} s"
     )
 
@@ -258,18 +279,36 @@ def _class(analysis: Analysis, tensor: str) -> str:
     return min((kind(d) for d in shape), key=order.index, default="known constant")
 
 
+def _version_lines(plan: Plan, options: Options) -> Iterator[str]:
+    """Versions of each convolution, their error, and how much of the expected time larger budgets would save."""
+    target = host()
+    layers = list(versions.layers(plan.fusion.groups, plan.analysis, Tile(target.lanes, target.mr, target.nr)))
+    kept = compiler.kept_versions(plan, options, target)
+    for layer in layers:
+        yield f"{layer.name}: {', '.join(kept[layer.name])}"
+    yield f"error expected of them: {versions.model_error(plan.graph, kept):.1e} of the outputs' scale"
+    time = sum(layer.cost(kept[layer.name]) for layer in layers)
+    for name in ("weight_budget", "tolerance"):
+        larger = compiler.kept_versions(plan, replace(options, **{name: 2 * getattr(options, name)}), target)
+        saved = time - sum(layer.cost(larger[layer.name]) for layer in layers)
+        yield f"twice the {name}: {saved / max(time, 1):.1%} less time for them"
+
+
 def _explain(arguments: argparse.Namespace) -> None:
-    plan = (
-        compiler.plan(
-            arguments.model, Options(control=arguments.control, memory_budget=_bytes(arguments.memory_budget))
-        )
-        if arguments.show_fusion or arguments.memory or arguments.memory_budget
-        else None
+    options = Options(
+        control=arguments.control,
+        weight_budget=arguments.weight_budget,
+        tolerance=arguments.tolerance,
+        memory_budget=_bytes(arguments.memory_budget),
     )
+    asked = arguments.show_fusion or arguments.memory or arguments.memory_budget or arguments.versions
+    plan = compiler.plan(arguments.model, options) if asked else None
     if plan is not None and arguments.show_fusion:
         print(plan.fusion)
     if plan is not None and (arguments.memory or arguments.memory_budget):
         print(plan.storage, *plan.tables, sep="\n")
+    if plan is not None and arguments.versions:
+        print("\n".join(_version_lines(plan, options)))
     if plan is None:
         analysis = compiler.analyze(arguments.model, arguments.control)
         print("\n".join(_tensor_lines(analysis)))

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sod2 import work
+from sod2 import versions, work
 from sod2.codegen import model as model_c
 from sod2.codegen.steps import Emission
 from sod2.codegen.target import (
@@ -120,6 +120,7 @@ def _manifest(emission: Emission, options: Mapping[str, Any]) -> dict[str, Any]:
         "code": code_digest(),
         "kernels": len(emission.kernels),
         "weight_bytes": emission.weights.size,
+        "error": versions.model_error(graph, emission.versions),
         **_schedule(emission),
     }
 

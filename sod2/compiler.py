@@ -58,6 +58,7 @@ class Options:
     mvc: bool = True  # several versions of a hot kernel, chosen by shape, else one
     control: str = "switch"  # switch | all: run the taken branch, or every branch and pick
     weight_budget: float = 3.0  # packed weights, as a multiple of the raw ones
+    tolerance: float = 1e-5  # error that versions may add, as a part of an output's scale (versions.py)
     scratch_budget: int = 0  # bytes by which scratch of kernels may raise the peak where that makes them faster
     memory_budget: int | None = None  # bytes of the arena, beyond which tensors are computed twice or a shape refused
 
@@ -70,6 +71,8 @@ class Options:
                 raise Error(f"option {name} is {getattr(self, name)!r}; accepted are True and False")
         if not isinstance(self.weight_budget, int | float) or not self.weight_budget >= 1:
             raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
+        if not isinstance(self.tolerance, int | float) or not self.tolerance > 0:
+            raise Error(f"option tolerance is {self.tolerance!r}; accepted are numbers above 0")
         if type(self.scratch_budget) is not int or self.scratch_budget < 0:
             raise Error(f"option scratch_budget is {self.scratch_budget!r}; accepted are bytes from 0 on")
         if self.scratch_budget and self.memory_budget is not None:
@@ -156,6 +159,19 @@ def plan(source: str | Path | onnx.ModelProto, options: Options | None = None, k
     return Plan(graph, analysis, fused, storage, rematerialize.tables(analysis, order_of_steps, storage))
 
 
+def kept_versions(planned: Plan, options: Options, target: Target) -> versions.Kept:
+    """Which versions of each convolution are kept for a machine."""
+    return versions.plan(
+        planned.graph,
+        planned.fusion.groups,
+        planned.analysis,
+        Tile(target.lanes, target.mr, target.nr),
+        several=options.mvc,
+        budget=options.weight_budget,
+        tolerance=options.tolerance,
+    )
+
+
 def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> Emission:
     """All passes and the generated code: what artifact.write turns into files."""
     return emit_tables(source, options, target)[0]
@@ -164,15 +180,7 @@ def emit(source: str | Path | onnx.ModelProto, options: Options, target: Target)
 def emit_tables(source: str | Path | onnx.ModelProto, options: Options, target: Target) -> list[Emission]:
     """The code of the plan, and of those that need less memory within a budget. All have the same weights."""
     planned = plan(source, options)
-    tile = Tile(target.lanes, target.mr, target.nr)
-    kept = versions.plan(
-        planned.graph,
-        planned.fusion.groups,
-        planned.analysis,
-        tile,
-        several=options.mvc,
-        budget=options.weight_budget,
-    )
+    kept = kept_versions(planned, options, target)
     emissions = [Emission(planned.analysis, planned.storage, target, kept, scratch_budget=options.scratch_budget)]
     for table in planned.tables:
         versions_of_copies = {copy: kept[node] for copy, node in table.copies.items() if node in kept}

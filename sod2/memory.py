@@ -178,7 +178,7 @@ class _Problem:
         self.spans = list(spans)
         self.sizes = [_rounded(size) for _, size in zip(spans, sizes, strict=True)]
         self.given, self.tries_again = given or {}, given is None
-        self.by_first = sorted((i for i, size in enumerate(self.sizes) if size > 0), key=lambda i: spans[i][0])
+        self.by_first = sorted(range(len(self.sizes)), key=lambda i: spans[i][0])
         self.first_at = [spans[i][0] for i in self.by_first]
         self.older = [list[int]() for _ in range(max((last for _, last in spans), default=-1) + 1)]
         for i in self.by_first:
@@ -212,7 +212,7 @@ class _Problem:
 
     def ranked(self, weight: Callable[[int], float]) -> list[list[int]]:
         """The buffers to be placed, tier by tier, by weight; in ties the one that begins earlier is first."""
-        open_ = [i for i in self.by_first if i not in self.given]
+        open_ = [i for i in self.by_first if self.sizes[i] > 0 and i not in self.given]
         return [
             sorted(
                 (i for i in open_ if self.tier_of[i] == tier),
@@ -244,10 +244,11 @@ class _Problem:
         arena = max((offsets[i] + self.sizes[i] for i in self.given if self.sizes[i] > 0), default=0)
         for i in order:
             if offsets[i] >= 0:
-                continue  # given
+                continue  # given, or empty
             if arena >= limit:
                 break
-            slots = sorted(_Slot(offsets[j], offsets[j] + self.sizes[j]) for j in self.near(i) if offsets[j] >= 0)
+            near = [j for j in self.near(i) if offsets[j] >= 0 and self.sizes[j] > 0]
+            slots = sorted(_Slot(offsets[j], offsets[j] + self.sizes[j]) for j in near)
             offsets[i] = choose(self, i, slots, arena)
             arena = max(arena, offsets[i] + self.sizes[i])
         return Placement(arena, tuple(offsets))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from math import ceil
 
@@ -27,7 +28,12 @@ WINOGRAD_POINTS: dict[int, tuple[Fraction, ...]] = {
     4: (Fraction(5, 8), Fraction(3, 2)),
     6: (Fraction(1), Fraction(2), Fraction(1, 2)),
 }
-"""Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`."""
+"""Finite points of F(m, 3) and F(3, 4) other than 0, each standing for +-p; the same as in `winograd_transform.h`.
+
+Largest error over the largest output, on random normal data of 32, 128 and 512 channels:
+    F(2): 2.8e-7, 2.3e-7, 2.6e-7;  F(4): 1.2e-6, 1.1e-6, 1.3e-6;  F(6): 8.3e-6, 5.7e-6, 8.7e-6
+of sums in chains of 32 channels (`tile.c`). In one chain 512 channels would have 1.1e-6, 5.1e-6 and 3.2e-5.
+"""
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,24 @@ def winograd_reduction(m: int) -> float:
     """Multiply-adds of the direct algorithm, 7x7 or 3x3, over those of Winograd's, on whole tiles."""
     taps = 49 if m == 3 else 9
     return taps * m**2 / (winograd_phases(m) * winograd_inputs(m) ** 2)
+
+
+@cache
+def winograd_gain(m: int) -> float:
+    """How much larger than an output the products are that it is a sum of, and with them their rounding.
+
+    Root mean squares over weights and inputs that are independent. The stages are Vandermonde matrices V of the points:
+    outputs V^T, weights V, inputs the inverse of V^T.
+    """
+    points = [0.0, *(sign * float(p) for p in WINOGRAD_POINTS[m] for sign in (1, -1))]
+    inputs = winograd_inputs(m)
+
+    def stage(columns: int) -> NDArray[np.float64]:
+        return np.vstack([np.vander(points, columns, increasing=True), np.eye(columns)[-1]])
+
+    taps = inputs - m + 1
+    products = (stage(taps) ** 2).sum(1) * (np.linalg.inv(stage(inputs)) ** 2).sum(0)
+    return float((products @ stage(m) ** 2).mean() / taps)
 
 
 def winograd_weight_transform(m: int) -> NDArray[np.float64]:

@@ -1,28 +1,37 @@
 """MVC: which versions of each convolution are kept (paper, section 3.5).
 
 A version is a kernel with weights packed for it: direct (lanes over pixels, output channels or taps), or Winograd
-F(2) and F(4), whose transformed weights take 1.8 and 4 times the raw ones, and F(3) for a 7x7 first layer of stride
-2, 3.9 times, over the four phases of the image. The library also has F(6), which takes 7.1 times the raw ones and is
-not kept: its error was three times F(4)'s on SkipNet-101 (8e-5 of the output's scale). At run time the kernel library
-picks among the kept versions by a cost formula over the bound sizes (runtime/conv.c); here the model's weight budget
-is spent.
+F(2), F(4) and F(6), whose transformed weights take 1.8, 4 and 7.1 times the raw ones, and F(3) for a 7x7 first layer of
+stride 2, 3.9 times, over the four phases of the image. At run time the kernel library picks among the kept versions by
+a cost formula over the bound sizes (runtime/conv.c); here the model's weight budget and its tolerance are spent.
 
-Each layer starts with its fastest direct version. Then, as long as the budget lasts, the change with the most time
-saved per byte is made: a layer's set of versions is replaced by a better one. Time is that of the run-time formula
-(conv_cost.py), summed over four sizes of the inputs, since a layer may want F(4) on large images and F(2) on small
-ones. `several=False` (mvc off) allows one version a layer.
+Each layer starts with its fastest direct version. Then, of all changes of a layer's versions, the one that saves most
+time for its price is made as long as both budgets last; the price is its share of the one and of the other, and what
+saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over four sizes of the
+inputs, since a layer may want F(4) on large images and F(2) on small ones. `several=False` (mvc off) allows one version
+a layer.
+
+The error that a version adds follows from its transforms: they make numbers that are larger than the result, whose
+rounding stays (packing.winograd_gain). It hardly depends on channels, which are summed in short chains. Layers hand on
+the relative error that they get, and what they add is independent of it: along a path squares add, and where paths meet
+the worse one counts. That foresees root mean squares on random data: those of layers within 30 %, those of stacks are
+0.65 to 0.95 of it. It is no bound: what becomes of an error in a model is a factor of that model, the same for all
+versions. Held against full models in double, it is 0.003 for YOLO-V6, 0.04 for DGNet, 0.2 for Stable Diffusion's
+encoder, 0.5 for RANet, 0.7 for ConvNet-AIG, 1.9 for BlockDrop and 3.6 for SkipNet, where direct convolutions err as
+much as F(4).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import sqrt
 
 from sod2.admissible import affine
 from sod2.conv_cost import ConvLayer, conv_cycles, packed_floats, possible_versions
 from sod2.fusion import Group
 from sod2.graph import Graph, Node
 from sod2.ops.window import axes
-from sod2.packing import Tile
+from sod2.packing import Tile, winograd_gain
 from sod2.rdp import Analysis
 from sod2.symbolic import evaluate
 
@@ -33,8 +42,9 @@ Environment = Mapping[str, int]
 _EXTENTS = (128, 320, 322, 640)
 _DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
-_INACCURATE = ("wino6",)
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
+_ROUNDING = 1.3e-7  # error of a sum in chains of 32, of its root mean square: 1.2e-7 for 32 channels, 1.5e-7 for 512
+_WORTH = 0.01  # of the time, what both budgets must save if all of them were spent as a change spends them
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,7 @@ class Layer:
         """The versions that may be kept."""
         layer = self.sizes[0]
         narrow = min(layer.oc, layer.ic) < _SMALLEST_WINOGRAD
-        kept = (v for v in possible_versions(layer) if v not in _INACCURATE)
-        return tuple(v for v in kept if v in (*_DIRECT, *_FIRST) or not narrow)
+        return tuple(v for v in possible_versions(layer) if v in (*_DIRECT, *_FIRST) or not narrow)
 
     def cost(self, kept: Sequence[str]) -> float:
         """Cycles summed over the sampled sizes, each with the best of the kept versions."""
@@ -125,26 +134,40 @@ def _pair(values: Sequence[int]) -> tuple[int, int]:
 
 
 def plan(
-    graph: Graph, groups: Sequence[Group], analysis: Analysis, tile: Tile, *, several: bool, budget: float
+    graph: Graph,
+    groups: Sequence[Group],
+    analysis: Analysis,
+    tile: Tile,
+    *,
+    several: bool,
+    budget: float,
+    tolerance: float,
 ) -> Kept:
     """Versions kept for each convolution.
 
-    Packed weights stay within `budget` times the model's raw constants, unless even the direct versions exceed that.
+    Packed weights stay within `budget` times the model's raw constants, unless even the direct versions exceed that,
+    and the error that the versions add to the outputs within `tolerance` of their scale, as far as it is foreseen.
     """
     found = list(layers(groups, analysis, tile))
     kept = {layer.name: _start(layer) for layer in found}
-    spent = {layer.name: layer.bytes(kept[layer.name]) for layer in found}
-    others = sum(c.nbytes for c in graph.constants.values()) - sum(layer.raw_bytes for layer in found)
-    room = budget * sum(c.nbytes for c in graph.constants.values()) - others - sum(spent.values())
+    raw = sum(c.nbytes for c in graph.constants.values())
+    others = raw - sum(layer.raw_bytes for layer in found)
+    room = budget * raw - others - sum(layer.bytes(kept[layer.name]) for layer in found)
+    worth = _WORTH * sum(layer.cost(kept[layer.name]) for layer in found)
+
+    def price(layer: Layer, choice: Sequence[str]) -> float:
+        return layer.bytes(choice) / max(room, 1) + (layer_error(choice) / tolerance) ** 2
+
     changes = sorted(
-        ((rate, layer, choice) for layer in found for rate, choice in _changes(layer, several)),
+        ((rate, layer, choice) for layer in found for rate, choice in _changes(layer, several, price) if rate >= worth),
         key=lambda c: (-c[0], c[1].name, c[2]),
     )
     for _, layer, choice in changes:
-        more = layer.bytes(choice) - spent[layer.name]
-        if more <= room and layer.cost(choice) < layer.cost(kept[layer.name]):
-            room -= more
-            spent[layer.name], kept[layer.name] = layer.bytes(choice), choice
+        more = layer.bytes(choice) - layer.bytes(kept[layer.name])
+        changed = {**kept, layer.name: choice}
+        faster = layer.cost(choice) < layer.cost(kept[layer.name])
+        if faster and more <= room and model_error(graph, changed) <= tolerance:
+            room, kept = room - more, changed
     return kept
 
 
@@ -154,11 +177,31 @@ def _start(layer: Layer) -> tuple[str, ...]:
     return (min(direct, key=lambda v: layer.cost((v,))),)
 
 
-def _changes(layer: Layer, several: bool) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """(cycles saved per extra byte, versions) of every set that beats the start."""
-    start = _start(layer)
+def _changes(
+    layer: Layer, several: bool, price: Callable[[Layer, Sequence[str]], float]
+) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """(cycles saved for the price, versions): from the start on, each time the change that saves most for its price."""
     names = layer.versions()
-    for choice in [(v,) for v in names] + (list(combinations(names, 2)) if several else []):
-        saved = layer.cost(start) - layer.cost(choice)
-        if saved > 0:
-            yield saved / max(layer.bytes(choice) - layer.bytes(start), 1), choice
+    choices: list[tuple[str, ...]] = [(v,) for v in names]
+    choices += combinations(names, 2) if several else []
+    cost = {c: layer.cost(c) for c in choices}
+    prices = {c: price(layer, c) for c in choices}
+    at = _start(layer)
+    while faster := [c for c in choices if cost[c] < cost[at]]:
+        rate, at = max(((cost[at] - cost[c]) / max(prices[c] - prices[at], 1e-9), c) for c in faster)
+        yield rate, at
+
+
+def layer_error(kept: Sequence[str]) -> float:
+    """Error that the worst of the versions adds to a layer's result, root mean squares of both."""
+    tiles = [int(v.removeprefix("wino")) for v in kept if v.startswith("wino")]
+    return _ROUNDING * max(map(winograd_gain, tiles), default=0.0)
+
+
+def model_error(graph: Graph, kept: Kept) -> float:
+    """Error that the versions are expected to add to the outputs, of their scale: that of the worst path."""
+    squares: dict[str, float] = {}  # of tensors
+    for node in graph.nodes:
+        before = max((squares.get(t, 0.0) for t in node.inputs), default=0.0)
+        squares.update(dict.fromkeys(node.outputs, before + layer_error(kept.get(node.name, ())) ** 2))
+    return sqrt(max((squares.get(t, 0.0) for t in graph.outputs), default=0.0))

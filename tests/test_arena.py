@@ -7,7 +7,8 @@ found by exhaustive search.
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from sod2.codegen import target
 
 ALIGN = 64
 Span = tuple[int, int]
-Place = Callable[[Sequence[Span], Sequence[int]], memory.Placement]
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +32,38 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     library.sod2_place_best_fit.restype = ctypes.c_int64
     library.sod2_place_by_depth.restype = ctypes.c_int64
     library.sod2_live_peak.restype = ctypes.c_int64
+    library.sod2_planner_create.restype = ctypes.c_void_p
     return library
 
 
-def arguments(spans: Sequence[Span], sizes: Sequence[int]) -> tuple[object, ...]:
+@contextmanager
+def planner(arena: ctypes.CDLL, spans: Sequence[Span], depth_of: Sequence[int] = ()) -> Iterator[ctypes.c_void_p]:
+    """A planner of buffers that live at these spans."""
     steps = max((last for _, last in spans), default=-1) + 1
-    return (
-        len(sizes),
-        steps,
-        (ctypes.c_int32 * (2 * len(spans)))(*itertools.chain(*spans)),
-        (ctypes.c_int64 * len(sizes))(*sizes),
-    )
+    ranges = (ctypes.c_int32 * (2 * len(spans)))(*itertools.chain(*spans))
+    table = (ctypes.c_uint8 * len(spans))(*depth_of) if depth_of else None
+    made = ctypes.c_void_p(arena.sod2_planner_create(len(spans), steps, ranges, table, max(depth_of, default=0) + 1))
+    yield made
+    arena.sod2_planner_free(made)
 
 
-def placed_by(
-    function: Callable[..., int], spans: Sequence[Span], sizes: Sequence[int], given: Mapping[int, int] | None = None
+def array(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(sizes))(*sizes)
+
+
+def place(
+    arena: ctypes.CDLL,
+    name: str,
+    spans: Sequence[Span],
+    sizes: Sequence[int],
+    given: Mapping[int, int] | None = None,
 ) -> memory.Placement:
-    """What the C function decides; without `given` it gets NULL."""
-    offsets = (ctypes.c_int64 * len(sizes))(*((given or {}).get(i, -1) for i in range(len(sizes))))
+    """What a C function decides; without `given` it gets NULL."""
+    offsets = array([(given or {}).get(i, -1) for i in range(len(sizes))])
     flags = None if given is None else (ctypes.c_uint8 * len(sizes))(*(i in given for i in range(len(sizes))))
-    return memory.Placement(function(*arguments(spans, sizes), flags, offsets), tuple(offsets))
+    with planner(arena, spans) as made:
+        total = getattr(arena, name)(made, array(sizes), flags, offsets)
+    return memory.Placement(total, tuple(offsets))
 
 
 def rounded(size: int) -> int:
@@ -78,8 +90,8 @@ def placed_by_depth(
 ) -> tuple[memory.Placement, tuple[int, ...]]:
     depths = max(depth_of, default=0) + 1
     offsets, needed = (ctypes.c_int64 * len(sizes))(), (ctypes.c_int64 * depths)()
-    table = (ctypes.c_uint8 * len(sizes))(*depth_of)
-    total = arena.sod2_place_by_depth(*arguments(spans, sizes), table, depths, offsets, needed)
+    with planner(arena, spans, depth_of) as made:
+        total = arena.sod2_place_by_depth(made, array(sizes), offsets, needed)
     return memory.Placement(total, tuple(offsets)), tuple(needed)
 
 
@@ -100,11 +112,12 @@ def problems(draw: st.DrawFn, most: int = 24) -> tuple[list[Span], list[int]]:
 @given(problems())
 def test_placements_are_sound_and_the_twin_agrees(arena: ctypes.CDLL, problem: tuple[list[Span], list[int]]) -> None:
     spans, sizes = problem
-    peak_first = placed_by(arena.sod2_place_peak_first, spans, sizes)
-    best_fit = placed_by(arena.sod2_place_best_fit, spans, sizes)
+    peak_first = place(arena, "sod2_place_peak_first", spans, sizes)
+    best_fit = place(arena, "sod2_place_best_fit", spans, sizes)
     for placement in (peak_first, best_fit):
         check_placement(spans, sizes, placement)
-    peak = arena.sod2_live_peak(*arguments(spans, sizes))
+    with planner(arena, spans) as made:
+        peak = arena.sod2_live_peak(made, array(sizes))
     assert peak == peak_by_sums(spans, sizes) == max(memory.live_usage(spans, sizes), default=0)
     assert peak <= peak_first.arena <= best_fit.arena
     assert peak_first == memory.place_peak_first(spans, sizes)
@@ -142,7 +155,7 @@ def test_later_stages_are_placed_around_what_is_there(
         offsets: dict[int, int] = {}
         for stage in range(4):
             known = [size if stages[i] <= stage else 0 for i, size in enumerate(sizes)]
-            placement = placed_by(getattr(arena, name), spans, known, offsets)
+            placement = place(arena, name, spans, known, offsets)
             assert placement == twin(spans, known, offsets)
             check_placement(spans, known, placement)
             assert all(placement.offsets[i] == offset for i, offset in offsets.items())
@@ -154,7 +167,7 @@ def test_many_overlaps_limit_what_is_tried(arena: ctypes.CDLL) -> None:
     rng = np.random.default_rng(5)
     firsts, sizes = rng.integers(0, 200, 400), rng.integers(1, 9000, 400)
     spans = [(int(first), int(min(399, first + rng.integers(100, 200)))) for first in firsts]
-    placement = placed_by(arena.sod2_place_peak_first, spans, sizes.tolist())
+    placement = place(arena, "sod2_place_peak_first", spans, sizes.tolist())
     assert placement == memory.place_peak_first(spans, sizes.tolist())
     assert placement.arena <= memory.place_best_fit(spans, sizes.tolist()).arena
     check_placement(spans, sizes.tolist(), placement)
@@ -210,7 +223,7 @@ def test_best_fit_is_a_free_list(arena: ctypes.CDLL, problem: tuple[list[Span], 
         for i, (_, last) in enumerate(spans):
             if last == step and sizes[i]:
                 allocator.give(offsets[i], rounded(sizes[i]))
-    assert placed_by(arena.sod2_place_best_fit, spans, sizes) == memory.Placement(allocator.top, tuple(offsets))
+    assert place(arena, "sod2_place_best_fit", spans, sizes) == memory.Placement(allocator.top, tuple(offsets))
 
 
 def optimum(spans: Sequence[Span], sizes: Sequence[int]) -> int:
@@ -252,8 +265,8 @@ def test_peak_first_is_near_the_optimum(arena: ctypes.CDLL) -> None:
         spans, sizes = network(rng, 4)
         spans, sizes = spans[:6], sizes[:6]
         least = optimum(spans, sizes)
-        ratios.append(placed_by(arena.sod2_place_peak_first, spans, sizes).arena / least)
-        best_fit_ratios.append(placed_by(arena.sod2_place_best_fit, spans, sizes).arena / least)
+        ratios.append(place(arena, "sod2_place_peak_first", spans, sizes).arena / least)
+        best_fit_ratios.append(place(arena, "sod2_place_best_fit", spans, sizes).arena / least)
     assert min(ratios) >= 1
     assert np.mean(ratios) <= 1.005
     assert np.mean(ratios) < np.mean(best_fit_ratios)
@@ -264,7 +277,7 @@ def test_peak_first_beats_best_fit_on_networks(arena: ctypes.CDLL) -> None:
     rng = np.random.default_rng(11)
     problems = [network(rng, int(rng.integers(10, 150))) for _ in range(100)]
     ratios = {
-        name: np.mean([placed_by(getattr(arena, name), *p).arena / peak_by_sums(*p) for p in problems])
+        name: np.mean([place(arena, name, *p).arena / peak_by_sums(*p) for p in problems])
         for name in ("sod2_place_peak_first", "sod2_place_best_fit")
     }
     assert ratios["sod2_place_peak_first"] <= 1.01
@@ -274,10 +287,11 @@ def test_peak_first_beats_best_fit_on_networks(arena: ctypes.CDLL) -> None:
 def test_placing_takes_microseconds(arena: ctypes.CDLL) -> None:
     """About 80 us for 300 buffers on a 2024 server core; the bound leaves room for a busy machine."""
     spans, sizes = network(np.random.default_rng(3), 200)
-    fixed, offsets = arguments(spans, sizes), (ctypes.c_int64 * len(sizes))()
+    fixed, offsets = array(sizes), array(sizes)
     times = []
-    for _ in range(20):
-        started = time.perf_counter()
-        arena.sod2_place_peak_first(*fixed, None, offsets)
-        times.append(time.perf_counter() - started)
+    with planner(arena, spans) as made:
+        for _ in range(20):
+            started = time.perf_counter()
+            arena.sod2_place_peak_first(made, fixed, None, offsets)
+            times.append(time.perf_counter() - started)
     assert min(times) < 1e-3

@@ -197,6 +197,16 @@ def test_unused_indices_are_dropped(used: bool) -> None:
     assert len(model.graph.node[0].output) == 1 + used
 
 
+def test_a_thread_that_has_ended_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    here, gone = threading.get_native_id(), ended.native_id
+    assert gone
+    monkeypatch.setattr(runner, "_threads", lambda: [here, gone])
+    assert list(runner.processor_times()) == [here]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_threads_are_counted_by_their_work(workers: int) -> None:
     """Idle threads do not count; hashing frees the interpreter's lock."""

@@ -87,7 +87,15 @@ def test_threads(compiled: sod2.CompiledModel, threads: int) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    [{"fusion": "all"}, {"control": ""}, {"sep": "false"}, {"mvc": 1}, {"weight_budget": 0.5}, {"scratch_budget": -1}],
+    [
+        {"fusion": "all"},
+        {"control": ""},
+        {"sep": "false"},
+        {"mvc": 1},
+        {"weight_budget": 0.5},
+        {"scratch_budget": -1},
+        {"tolerance": 0},
+    ],
 )
 def test_options(field: dict) -> None:
     with pytest.raises(sod2.Error, match=next(iter(field))):
@@ -117,6 +125,8 @@ def test_commands(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["explain", str(file)]) == 0
     assert "float32[N, 4]" in capsys.readouterr().out
     assert main(["explain", str(file), "--fusion", "--memory"]) == 0
+    assert main(["explain", str(file), "--versions", "--tolerance", "1e-4"]) == 0
+    assert "0.0e+00 of the outputs' scale" in capsys.readouterr().out
     assert main(["bench", str(out), "x=5x4", "--repeats", "2"]) == 0
     assert "median" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sod2 import conv_cost, packing
+from sod2 import conv_cost, packing, versions
 
 RUNTIME = Path(packing.__file__).parent / "runtime"
 SOURCES = [
@@ -453,6 +453,20 @@ def test_implicit_gemm(kernels: Kernels, case: Case, version: str) -> None:
 @pytest.mark.parametrize("version", ["wino2", "wino4", "wino6"])
 def test_winograd(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
+
+
+@pytest.mark.parametrize("channels", [32, 128, 512])
+@pytest.mark.parametrize("version", ["wino2", "wino4", "wino6"])
+def test_error_of_winograd_is_foreseen(kernels: Kernels, version: str, channels: int) -> None:
+    """Root mean squares: that of the sums, as many times as the transforms' numbers are larger than results."""
+    case = Case(1, channels, 16, (20, 20), (3, 3), pads=(1, 1, 1, 1))
+    rng = np.random.default_rng(channels)
+    x = rng.standard_normal((1, channels, 20, 20), np.float32)
+    w = rng.standard_normal((16, channels, 3, 3), np.float32)
+    packed = packing.conv_weights(version, w, 1, kernels.tile)
+    expected = reference(case, x, w)
+    error = run_conv(kernels, case.conv(case.out()), version, packed, x=x, pool=0).reshape(expected.shape) - expected
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) == pytest.approx(versions.layer_error([version]), rel=0.3)
 
 
 @pytest.mark.parametrize("case", STEMS, ids=str)

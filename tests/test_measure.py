@@ -60,6 +60,8 @@ def test_good_engine(samples: Path, tmp_path: Path) -> None:
     assert [row.first for row in found] == [True, False, False] * 3
     assert {row.status for row in found} == {"ok"}
     assert {row.error for row in found} == {0.0}
+    descending = measured(samples, [tmp_path / "good"], dataclasses.replace(PROTOCOL, selection="descending"))
+    assert [row.sample for row in descending] == [2, 2, 2, 0, 0, 0, 1, 1, 1]
     row = found[3]
     assert (row.engine, row.model, row.shape, row.path, row.macs) == ("good", "double", [[4]], "10", 4)
     assert (row.latency_ns, row.bind_ns, row.copy_ns, row.peak_bytes) == (5000, 1, 2, 64)

@@ -149,16 +149,13 @@ def test_operators_figure_needs_the_limits(config: dict[str, Any]) -> None:
 
 
 def test_startup_figure(config: dict[str, Any]) -> None:
-    rows = [
-        row("sod2", "codebert", k, first=True, bind_ns=us * 1000, build_ns=9 * 10**9, load_ns=2 * 10**6)
-        for k, us in enumerate((10, 30, 50))
-    ]
-    rows += [row("sod2", "yolov6", 0, first=True, bind_ns=170_000, build_ns=5 * 10**9, load_ns=10**6)]
+    rows = [row("sod2", "codebert", k, first=True, build_ns=9 * 10**9, load_ns=2 * 10**6) for k in range(3)]
+    rows += [row("sod2", "yolov6", 0, first=True, build_ns=5 * 10**9, load_ns=10**6)]
     table = startup.table(config, [*rows, row("ort", "codebert", 0, latency_ns=5, load_ns=10**7)], HOST)
     lines = {(line[0].text, line[1].text): [cell.text for cell in line[2:]] for line in table.body}
-    assert lines["CodeBERT", "SoD²"] == ["9.00", "2.00", "30.0", "50.0"]
-    assert lines["CodeBERT", "ORT"] == ["–", "10.0", "–", "–"]
-    assert "in 7.00 s (median; at most 9.00 s) and binds a new shape in at most 170 µs" in table.caption
+    assert lines["CodeBERT", "SoD²"] == ["9.00", "2.00"]
+    assert lines["CodeBERT", "ORT"] == ["–", "10.0"]
+    assert "in 7.00 s (median; at most 9.00 s)." in table.caption
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_dry_run_of_every_figure(checkout: Path) -> None:
 def test_a_measurement_holds_the_device_and_all_cores(checkout: Path) -> None:
     plan = snakemake(checkout, "-n", "--cores", "5", "all")
     measures = [block for block in plan.stdout.split("\n[") if "\nrule measure:" in block]
-    assert len(measures) == 4  # three models, and one of them at percentiles
+    assert len(measures) == 7  # three models by ascending and by descending size, and one of them at percentiles
     for block in measures:
         assert "threads: 5" in block
         assert re.search(r"resources: .*device_host=1", block)

@@ -193,7 +193,7 @@ def _decisions(emission: Emission) -> str:
     functions = "".join(f"SOD2_DECIDE({name}) {{\n{unused}{body}\n}}\n" for body, name in emission.deciders.items())
     ordered = sorted(emission.decisions.items(), key=lambda entry: emission.stage_of_step(entry[0]))
     entries = "".join(f"{{{name}, {step}, {', '.join(map(str, places))}}},\n" for step, (name, *places) in ordered)
-    numbers = "".join(f"{', '.join(row)},\n" for row in emission.numbers if row)
+    numbers = "".join(f"{', '.join(map(str, row))},\n" for row in emission.numbers if row)
     return _DECISIONS.substitute(
         functions=functions, entries=entries, numbers=numbers,
         buffers=len(emission.storage.buffers), steps=len(emission.storage.steps), more=emission.scratch_budget,

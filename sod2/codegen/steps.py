@@ -4,7 +4,6 @@ A step is a function of the run-time state. Sizes appear in it as expressions ov
 addresses of inputs, weights or arena buffers.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +26,7 @@ from sod2.rdp import Analysis
 from sod2.storage import Carry, Copy, Hold, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
 
-# Numbers in which deciders differ: fields of argument structs, and which sizes these read.
-_NUMBER = re.compile(r"(?<= = )\d{1,9}(?=,\n)|(?<=CHOICES \+ )\d{1,9}(?!\d)")
+_INT32 = range(-(2**31), 2**31)
 _ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
 
 
@@ -45,7 +43,7 @@ class Emission:
     kernels: dict[str, str] = field(default_factory=dict)  # source with @name@ -> name
     functions: list[str] = field(default_factory=list)
     deciders: dict[str, str] = field(default_factory=dict)  # body of a function that decides at bind -> its name
-    numbers: dict[tuple[str, ...], int] = field(default_factory=dict)  # of a decider -> their place among all
+    numbers: dict[tuple[int, ...], int] = field(default_factory=dict)  # of a decision -> their place among all
     # Step -> its decider, the places of its first number, choice and scratch buffer.
     decisions: dict[int, tuple[str, int, int, int]] = field(default_factory=dict)
     choices: int = 0
@@ -208,23 +206,20 @@ class Emission:
         binding = StepCall(self, number, node, epilogue, binding=True, end=end)
         rule(node, binding, x, y)
         if binding.decides:
-            self.decide(number, binding.lines, choices=binding.choice_count, scratch=running.scratch_count)
+            self.decide(number, binding, binding.lines, scratch=running.scratch_count)
 
-    def decide(self, number: int, blocks: Sequence[str], choices: int, scratch: int) -> None:
-        """Let a step decide so much at bind; its scratch was reserved last.
+    def decide(self, number: int, binding: "StepCall", blocks: Sequence[str], scratch: int) -> None:
+        """Let a step decide at bind, by the text of a binding call; its scratch was reserved last.
 
         Decisions that differ in numbers alone are one function over a table of them: code that runs once for each new
         shape comes from memory, and a table comes faster.
         """
         body = "\n".join(f"  {line}" for block in blocks for line in block.split("\n"))
-        numbers = tuple(_NUMBER.findall(body))
-        places = iter(range(len(numbers)))
-        body = _NUMBER.sub(lambda _: f"number[{next(places)}]", body)
         decider = self.deciders.setdefault(body, f"decide_{len(self.deciders)}")
-        first_number = self.numbers.setdefault(numbers, sum(map(len, self.numbers)))
+        first_number = self.numbers.setdefault(tuple(binding.numbers), sum(map(len, self.numbers)))
         first_scratch = len(self.storage.buffers) + len(self.scratch) - scratch
         self.decisions[number] = decider, first_number, self.choices, first_scratch
-        self.choices += choices
+        self.choices += binding.choice_count
 
     def reserve(self, name: str, step: int) -> int:
         """Number of a new scratch buffer that lives during one step."""
@@ -257,7 +252,8 @@ def _own_end(group: Group, node: Node) -> Node | None:
 
 @dataclass
 class StepCall:
-    """The Call of one anchor. With `binding` its text is evaluated when a shape is bound, where tensors are NULL."""
+    """The Call of one anchor. With `binding` its text is evaluated when a shape is bound, where tensors are NULL and
+    numbers stand in a table beside the text."""
 
     emission: Emission
     step: int
@@ -266,6 +262,7 @@ class StepCall:
     binding: bool
     end: Node | None = None
     lines: list[str] = field(default_factory=list)  # declarations and, when binding, decisions, in order
+    numbers: list[int] = field(default_factory=list)  # when binding: constants, and which sizes are read
     choice_count: int = 0
     scratch_count: int = 0
 
@@ -296,7 +293,13 @@ class StepCall:
         return self._typed((self.end or self.node).outputs[output], "")
 
     def c(self, value: Dim | int) -> str:
-        return self.emission.size(value)
+        dim = as_dim(value)
+        text = self.emission.size(dim)
+        if not self.binding or dim.is_symbol or (dim.is_constant and int(dim) not in _INT32):
+            return text
+        self.numbers.append(int(dim) if dim.is_constant else self.emission.expressions[dim])
+        entry = f"number[{len(self.numbers) - 1}]"
+        return entry if dim.is_constant else f"plan[CHOICES + {entry}]"
 
     def packed(self, operand: int, layout: str, pack: Callable[[], Array]) -> str:
         offset = self.emission.weights.add(self.node.inputs[operand], layout, pack)

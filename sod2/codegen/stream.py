@@ -29,16 +29,9 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
     first, second = lead.anchor, group.anchor
     assert first is not None and second is not None
     after, inside = emission.epilogue(group, second), _strip_epilogue(emission, lead, first)
-    running, bound = (
-        "\n".join(
-            [
-                "sod2_conv first, second;",
-                _struct("first", StepCall(emission, number, first, inside, binding=binding)),
-                _struct("second", StepCall(emission, number, second, after, binding=binding)),
-            ]
-        )
-        for binding in (False, True)
-    )
+    call = StepCall(emission, number, first, inside, binding=False)
+    binding = replace(call, binding=True, lines=[], numbers=[])
+    running, bound = (_structs(k, second, after) for k in (call, binding))
     scratch = emission.reserve(f"streamed step {number}", number)
     operands = [emission.operands(after), _OPERANDS.format("{p, n}")] if after else [_OPERANDS.format("{0}")]
     pooling = "&g" if second.op == "MaxPool" else "NULL"
@@ -70,7 +63,13 @@ def emit(emission: Emission, number: int, lead: Group, group: Group) -> None:
         "choice[3] = sod2_stream_scratch(&z, threads);",
         "scratch[0] = choice[3] * sod2_stream_owners(&z, threads);",
     ]
-    emission.decide(number, [bound, *decisions], choices=4, scratch=1)
+    emission.decide(number, replace(binding, choice_count=4), [bound, *decisions], scratch=1)
+
+
+def _structs(first: StepCall, node: Node, epilogue: Kernel | None) -> str:
+    """Both structs; the second one's numbers stand behind the first one's."""
+    second = replace(first, node=node, fused=epilogue, lines=[])
+    return "\n".join(["sod2_conv first, second;", _struct("first", first), _struct("second", second)])
 
 
 def _struct(name: str, call: StepCall) -> str:

@@ -97,10 +97,10 @@ def conv_struct(node: Node, k: Call, x: Facts, *, found: Sequence[Axis], channel
     """Declaration of the kernels' argument struct; `channels` are those of the output."""
     (n, c, *_), (h, w) = known_dims(x[0]), found
     epilogue, arguments = k.epilogue()
-    sizes = {"n": n, "ic": c, "ih": h.size, "iw": w.size, "oc": channels, "oh": h.out, "ow": w.out}
-    window = {"kh": h.kernel, "kw": w.kernel, "pt": h.begin, "pl": w.begin}
-    fields: dict[str, object] = {name: k.c(value) for name, value in {**sizes, **window}.items()}
-    fields |= {"groups": group_of(node), "sh": h.stride, "sw": w.stride, "dh": h.dilation, "dw": w.dilation}
+    sizes: dict[str, Dim | int] = {"n": n, "ic": c, "ih": h.size, "iw": w.size, "oc": channels}
+    sizes |= {"oh": h.out, "ow": w.out, "kh": h.kernel, "kw": w.kernel, "pt": h.begin, "pl": w.begin}
+    sizes |= {"groups": group_of(node), "sh": h.stride, "sw": w.stride, "dh": h.dilation, "dw": w.dilation}
+    fields: dict[str, object] = {name: k.c(value) for name, value in sizes.items()}
     fields |= {"x": k.pointer(0), "w": weights, "y": k.result()}
     if k.end is not None:
         bias = k.pointer(2) if present(x, 2) is not None else "NULL"

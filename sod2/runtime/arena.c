@@ -22,10 +22,14 @@
    Sizes that only execution tells are placed while the model runs, around the buffers that are there (`given`): those
    stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
 
+   A planner is made when a model is loaded. It lists which buffers overlap in time and holds all memory that placing
+   takes: the first new shape meets no page that is not there, which would cost more than placing, and planning cannot
+   fail.
+
    All is deterministic. Placing once takes time in proportion to the pairs of buffers that overlap in time, of which
-   networks have few: 20 us for 500 buffers, 70 us for the 1000 of RANet. WORK limits what is tried. The problem,
-   dynamic storage allocation, is NP-hard, so nothing is exact. Callers guarantee 0 <= first <= last < steps,
-   bytes >= 0, and that the sum of all rounded sizes fits int64_t. Buffers of 0 bytes get offset 0, unless given. */
+   networks have few. WORK limits what is tried. The problem, dynamic storage allocation, is NP-hard, so nothing is
+   exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the sum of all rounded sizes fits int64_t.
+   Buffers of 0 bytes get offset 0, unless given. */
 #include <stdlib.h>
 
 #include "placing.h"
@@ -49,63 +53,79 @@ typedef struct attempt {
   sod2_slot *slots; /* [buffers] */
 } attempt;
 
-typedef struct problem {
+struct sod2_planner {
   sod2_placing placing;
+  const uint8_t *depth_of; /* NULL: all 0 */
+  int32_t depths;
   attempt tried[ORDERS];
   ranked *ranks, *spare; /* [buffers] */
-} problem;
+  int64_t *trial;        /* [buffers] offsets of a second way */
+};
 
 static int64_t rounded(int64_t bytes) { return (bytes + SOD2_ALIGN - 1) & ~(int64_t)(SOD2_ALIGN - 1); }
 
 /* ---- what is live when ------------------------------------------------------------------------------------------ */
 
-/* Fills usage[steps + 1] with the bytes live at each step, of buffers up to a depth, and returns the largest. */
-static int64_t fill_usage(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                          const uint8_t *depth_of, int32_t depth, int64_t *usage) {
-  memset(usage, 0, sizeof *usage * ((size_t)steps + 1));
-  for (int32_t i = 0; i < count; i++) {
-    const int64_t size = depth_of == NULL || depth_of[i] <= depth ? rounded(bytes[i]) : 0;
-    usage[range[i].first] += size;
-    usage[range[i].last + 1] -= size;
-  }
+/* Adds a buffer to the changes [steps + 1] of the live bytes from step to step. */
+static void add_life(int64_t *change, sod2_range live, int64_t size) {
+  change[live.first] += size;
+  change[live.last + 1] -= size;
+}
+
+/* Sums the changes up to the bytes live at each step, and returns the largest. Both may be one array. */
+static int64_t sum_up(const int64_t *change, int32_t steps, int64_t *usage) {
   int64_t live = 0, peak = 0;
   for (int32_t step = 0; step < steps; step++) {
-    usage[step] = live += usage[step];
+    usage[step] = live += change[step];
     peak = sod2_imax(peak, live);
   }
   return peak;
 }
 
-static int64_t fill_usage_to(sod2_placing *p, int32_t depth) {
-  return fill_usage(p->buffers, p->steps, p->range, p->bytes, p->depth_of, depth, p->usage);
+static int64_t fill_usage(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *usage) {
+  memset(usage, 0, sizeof *usage * ((size_t)steps + 1));
+  for (int32_t i = 0; i < count; i++) add_life(usage, range[i], rounded(bytes[i]));
+  return sum_up(usage, steps, usage);
 }
 
 static int32_t tier_of(const sod2_placing *p, int32_t buffer) {
   return p->depth_of == NULL ? 0 : p->tier_of[p->depth_of[buffer]];
 }
 
-/* Groups the depths into tiers; floors, and the usage that each buffer sees. */
-static void fill_tiers(sod2_placing *p) {
-  int64_t outer = 0;
-  p->tiers = 0;
-  for (int32_t depth = 0; depth < p->depths; depth++) {
-    int64_t peak = fill_usage_to(p, depth);
-    if (depth == 0 || peak >= DEPTH_GAIN * outer) p->tiers++, outer = peak;
-    p->tier_of[depth] = (uint8_t)(p->tiers - 1);
-    p->floor[p->tiers - 1] = peak;
-  }
-  for (int32_t depth = p->depths - 1, tier = p->tiers; depth >= 0; depth--) {
-    if (p->tier_of[depth] == tier) continue;
-    tier = p->tier_of[depth];
-    if (depth + 1 < p->depths) fill_usage_to(p, depth); /* usage is that of the deepest */
-    for (int32_t i = 0; i < p->buffers; i++) {
-      if (tier_of(p, i) != tier) continue;
-      p->most[i] = 0;
-      for (int32_t step = p->range[i].first; step <= p->range[i].last; step++)
-        p->most[i] = sod2_imax(p->most[i], p->usage[step]);
-    }
+/* The usage that the buffers at [begin, end) of by_depth see. */
+static void fill_most(sod2_placing *p, int32_t begin, int32_t end, const int64_t *usage) {
+  for (int32_t j = begin; j < end; j++) {
+    const int32_t i = p->by_depth[j];
+    const sod2_range live = p->range[i];
+    int64_t most = sod2_imax(usage[live.first], usage[live.last]); /* most buffers live in no other step */
+    for (int32_t step = live.first + 1; step < live.last; step++) most = sod2_imax(most, usage[step]);
+    p->most[i] = most;
   }
 }
+
+/* Groups the depths into tiers; floors, and the usage that each buffer sees at the last depth of its tier. */
+static void fill_tiers(sod2_placing *p) {
+  int64_t outer = 0, *usage = p->usage, *before = p->usage_before;
+  int32_t begin = 0, end = 0; /* of the tier's buffers */
+  p->tiers = 0;
+  memset(p->change, 0, sizeof *p->change * ((size_t)p->steps + 1));
+  for (int32_t depth = 0; depth < p->depths; depth++) {
+    const int32_t next = p->depth_of == NULL ? p->buffers : p->depth_at[depth + 1];
+    for (int32_t j = end; j < next; j++) add_life(p->change, p->range[p->by_depth[j]], p->bytes[p->by_depth[j]]);
+    const int64_t peak = sum_up(p->change, p->steps, usage);
+    if (depth == 0 || peak >= DEPTH_GAIN * outer) {
+      fill_most(p, begin, end, before);
+      p->tiers++, outer = peak, begin = end;
+    }
+    p->tier_of[depth] = (uint8_t)(p->tiers - 1);
+    p->floor[p->tiers - 1] = peak;
+    int64_t *const summed = usage;
+    usage = before, before = summed, end = next;
+  }
+  fill_most(p, begin, end, before);
+}
+
+/* ---- planners --------------------------------------------------------------------------------------------------- */
 
 /* A block of memory, of which arrays are taken one after the other; without `data` they are only counted. */
 typedef struct block {
@@ -119,15 +139,19 @@ static void *take(block *from, size_t count, size_t size) {
   return begin;
 }
 
-/* The arrays of a problem; `lives` is the sum of last - first. */
-static void take_arrays(problem *q, size_t lives, block *from) {
+/* The arrays of a planner; `lives` is the sum of last - first. */
+static void take_arrays(sod2_planner *q, size_t lives, block *from) {
   sod2_placing *p = &q->placing;
   const size_t n = (size_t)p->buffers, s = (size_t)p->steps + 2;
   p->bytes = take(from, n, sizeof *p->bytes);
   p->most = take(from, n, sizeof *p->most);
+  p->change = take(from, s, sizeof *p->change);
   p->usage = take(from, s, sizeof *p->usage);
+  p->usage_before = take(from, s, sizeof *p->usage_before);
   p->top = take(from, s, sizeof *p->top);
   p->full = take(from, s, sizeof *p->full);
+  p->by_depth = take(from, n, sizeof *p->by_depth);
+  p->depth_at = take(from, (size_t)q->depths + 2, sizeof *p->depth_at);
   p->by_first = take(from, n, sizeof *p->by_first);
   p->first_at = take(from, s, sizeof *p->first_at);
   p->older_at = take(from, s, sizeof *p->older_at);
@@ -136,32 +160,44 @@ static void take_arrays(problem *q, size_t lives, block *from) {
     q->tried[k].order = take(from, n, sizeof *q->tried[k].order);
     q->tried[k].slots = take(from, n, sizeof *q->tried[k].slots);
   }
-  q->ranks = take(from, n, sizeof *q->ranks);
+  q->ranks = take(from, n + 1, sizeof *q->ranks);
   q->spare = take(from, n, sizeof *q->spare);
-  p->near = take(from, n, sizeof *p->near);
+  q->trial = take(from, n, sizeof *q->trial);
+  p->near.begin = take(from, n + SOD2_AT_ONCE, sizeof *p->near.begin);
+  p->near.end = take(from, n + SOD2_AT_ONCE, sizeof *p->near.end);
 }
 
-/* One block of memory, to be given to free(); NULL when there is none. */
-static problem *describe(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                         const uint8_t *given, const uint8_t *depth_of, int32_t depths) {
-  problem described = {.placing = {.range = range, .given = given, .depth_of = depth_of, .depths = depths}};
+sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range *range, const uint8_t *depth_of,
+                                  int32_t depths) {
+  sod2_planner described = {.depth_of = depth_of, .depths = depths};
+  described.placing = (sod2_placing){.range = range, .buffers = count, .steps = steps};
   block memory = {0};
   size_t lives = 0;
-  described.placing.buffers = count;
-  described.placing.steps = steps;
-  for (int32_t i = 0; i < count; i++) lives += bytes[i] > 0 ? (size_t)(range[i].last - range[i].first) : 0;
+  for (int32_t i = 0; i < count; i++) lives += (size_t)(range[i].last - range[i].first);
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);
-  problem *q = malloc(memory.bytes);
+  sod2_planner *q = malloc(memory.bytes);
   if (q == NULL) return NULL;
+  memset(q, 0, memory.bytes); /* every page is there before the first shape comes */
   memory = (block){(char *)q, 0};
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);
   *q = described;
-  for (int32_t i = 0; i < count; i++) q->placing.bytes[i] = rounded(bytes[i]);
-  fill_tiers(&q->placing);
+  sod2_list_depths(&q->placing, depth_of, depths);
   sod2_list_overlaps(&q->placing);
   return q;
+}
+
+void sod2_planner_free(sod2_planner *planner) { free(planner); }
+
+/* Sizes of the buffers, those that have a place (NULL: none), and whether depths of branches count. */
+static void begin(sod2_planner *q, const int64_t *bytes, const uint8_t *given, int by_depth) {
+  sod2_placing *p = &q->placing;
+  p->given = given;
+  p->depth_of = by_depth ? q->depth_of : NULL;
+  p->depths = by_depth ? q->depths : 1;
+  for (int32_t i = 0; i < p->buffers; i++) p->bytes[i] = rounded(bytes[i]);
+  fill_tiers(p);
 }
 
 /* ---- orders ----------------------------------------------------------------------------------------------------- */
@@ -173,20 +209,24 @@ static void sort(ranked *a, ranked *spare, int32_t count) {
       int32_t middle = low + width, end = (int32_t)sod2_imin(middle + width, count);
       if (a[middle - 1].weight >= a[middle].weight) continue;
       memcpy(spare, a + low, sizeof *a * (size_t)width);
-      for (int32_t i = 0, j = middle, k = low; i < width;)
-        a[k++] = j < end && a[j].weight > spare[i].weight ? a[j++] : spare[i++];
+      for (int32_t i = 0, j = middle, k = low; i < width;) { /* no branch on weights: it would be mispredicted */
+        const int later = (j < end) & (a[j].weight > spare[i].weight);
+        a[k++] = *(later ? &a[j] : &spare[i]);
+        j += later;
+        i += !later;
+      }
     }
 }
 
 /* Fills an order with the buffers that have to be placed; in ties the one that begins earlier is first. */
-static void rank(problem *q, int by) {
+static void rank(sod2_planner *q, int by) {
   sod2_placing *p = &q->placing;
   int32_t count = 0;
   for (int32_t tier = 0; tier < p->tiers; tier++) {
     const int32_t begin = count;
-    for (int32_t j = 0; j < p->first_at[p->steps]; j++) {
+    for (int32_t j = 0; j < p->buffers; j++) {
       const int32_t i = p->by_first[j];
-      if (tier_of(p, i) != tier || (p->given != NULL && p->given[i])) continue;
+      if (p->bytes[i] == 0 || tier_of(p, i) != tier || sod2_is_given(p, i)) continue;
       const double weight = (double)p->most[i] * (by == BY_PRODUCT ? (double)p->bytes[i] : 1);
       q->ranks[count++] = (ranked){sod2_comes_last(p, i) ? 0 : weight, i};
     }
@@ -197,7 +237,7 @@ static void rank(problem *q, int by) {
 }
 
 /* Moves what ended above the live peak of its tier half way to the front of it. */
-static void advance(problem *q, attempt tried) {
+static void advance(sod2_planner *q, attempt tried) {
   const sod2_placing *p = &q->placing;
   for (int32_t tier = 0, begin = 0; tier < p->tiers; begin = p->tier_end[tier++]) {
     int32_t count = p->tier_end[tier] - begin, late = 0, kept = 0;
@@ -215,16 +255,18 @@ static void advance(problem *q, attempt tried) {
 }
 
 /* Keeps the offsets of a placement when it needs less than `arena`. Returns the smaller size. */
-static int64_t keep_smaller(const problem *q, const sod2_slot *slots, int64_t needed, int64_t arena, int64_t *offset) {
-  for (int32_t i = 0; i < q->placing.buffers && needed < arena; i++) offset[i] = slots[i].begin;
+static int64_t keep_smaller(const sod2_planner *q, const sod2_slot *slots, int64_t needed, int64_t arena,
+                            int64_t *offset) {
+  for (int32_t i = 0; i < q->placing.buffers && needed < arena; i++)
+    if (!sod2_is_given(&q->placing, i)) offset[i] = slots[i].begin;
   return sod2_imin(needed, arena);
 }
 
 /* Tries the orders in turns. Returns the smallest arena, whose offsets are kept. */
-static int64_t search(problem *q, int64_t *offset) {
+static int64_t search(sod2_planner *q, int64_t *offset) {
   sod2_placing *p = &q->placing;
   const int64_t peak = p->floor[p->tiers - 1], enough = peak + peak / (p->tiers > 1 ? 2 * DEPTH_COST : ENOUGH);
-  const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, sod2_overlaps(p)));
+  const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, p->overlaps));
   int64_t arena = INT64_MAX;
   for (int k = 0; k < (p->given != NULL ? ORDERS : most) && arena > enough; k++) {
     const attempt tried = q->tried[k % ORDERS];
@@ -239,72 +281,59 @@ static int64_t search(problem *q, int64_t *offset) {
 }
 
 /* Best fit, unless it needs `arena` or more. Returns the smaller size. */
-static int64_t try_best_fit(problem *q, int64_t arena, int64_t *offset) {
+static int64_t try_best_fit(sod2_planner *q, int64_t arena, int64_t *offset) {
   sod2_slot *slots = q->tried[0].slots;
   return keep_smaller(q, slots, sod2_place_in_time(&q->placing, offset, arena, slots), arena, offset);
 }
 
 /* The search, and best fit where that does not reach the live peak. */
-static int64_t place_together(problem *q, int64_t *offset) {
+static int64_t place_together(sod2_planner *q, int64_t *offset) {
   const int64_t arena = search(q, offset);
   return arena <= q->placing.floor[0] ? arena : try_best_fit(q, arena, offset);
 }
 
 /* ---- what program.h declares ------------------------------------------------------------------------------------ */
 
-/* All return -1 when there is no memory for planning. */
-int64_t sod2_place_peak_first(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                              const uint8_t *given, int64_t *offset) {
-  problem *q = describe(count, steps, range, bytes, given, NULL, 1);
-  int64_t arena = q != NULL ? place_together(q, offset) : -1;
-  free(q);
-  return arena;
+int64_t sod2_place_peak_first(sod2_planner *q, const int64_t *bytes, const uint8_t *given, int64_t *offset) {
+  begin(q, bytes, given, 0);
+  return place_together(q, offset);
 }
 
-int64_t sod2_place_best_fit(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                            const uint8_t *given, int64_t *offset) {
-  problem *q = describe(count, steps, range, bytes, given, NULL, 1);
-  int64_t arena = q != NULL ? try_best_fit(q, INT64_MAX, offset) : -1;
-  free(q);
-  return arena;
+int64_t sod2_place_best_fit(sod2_planner *q, const int64_t *bytes, const uint8_t *given, int64_t *offset) {
+  begin(q, bytes, given, 0);
+  return try_best_fit(q, INT64_MAX, offset);
 }
 
 /* The arena up to each depth. */
-static void fill_needed(const sod2_placing *p, const int64_t *offset, int64_t *needed) {
-  memset(needed, 0, sizeof *needed * (size_t)p->depths);
-  for (int32_t i = 0; i < p->buffers; i++) {
-    int64_t *end = needed + p->depth_of[i];
-    if (p->bytes[i] > 0) *end = sod2_imax(*end, offset[i] + p->bytes[i]);
+static void fill_needed(const sod2_planner *q, const int64_t *offset, int64_t *needed) {
+  memset(needed, 0, sizeof *needed * (size_t)q->depths);
+  for (int32_t i = 0; i < q->placing.buffers; i++) {
+    int64_t *end = needed + q->depth_of[i];
+    if (q->placing.bytes[i] > 0) *end = sod2_imax(*end, offset[i] + q->placing.bytes[i]);
   }
-  for (int32_t depth = 1; depth < p->depths; depth++) needed[depth] = sod2_imax(needed[depth], needed[depth - 1]);
+  for (int32_t depth = 1; depth < q->depths; depth++) needed[depth] = sod2_imax(needed[depth], needed[depth - 1]);
 }
 
-int64_t sod2_place_by_depth(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes,
-                            const uint8_t *depth_of, int32_t depths, int64_t *offset, int64_t *needed) {
-  problem *q = describe(count, steps, range, bytes, NULL, depth_of, depths);
-  if (q == NULL) return -1;
+int64_t sod2_place_by_depth(sod2_planner *q, const int64_t *bytes, int64_t *offset, int64_t *needed) {
+  begin(q, bytes, NULL, 1);
   const int32_t tiers = q->placing.tiers;
   const int64_t peak = q->placing.floor[tiers - 1];
   int64_t arena = tiers > 1 ? search(q, offset) : place_together(q, offset);
   if (tiers > 1 && arena > peak + peak / DEPTH_COST) {
-    int64_t *trial = q->placing.most, together = sod2_place_peak_first(count, steps, range, bytes, NULL, trial);
-    if (together < arena) memcpy(offset, trial, sizeof *offset * (size_t)count); /* if it is -1, nothing counts */
+    const int64_t together = sod2_place_peak_first(q, bytes, NULL, q->trial);
+    if (together < arena) memcpy(offset, q->trial, sizeof *offset * (size_t)q->placing.buffers);
     arena = sod2_imin(arena, together);
   }
-  fill_needed(&q->placing, offset, needed);
-  free(q);
+  fill_needed(q, offset, needed);
   return arena;
 }
 
 void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {
-  const int64_t peak = fill_usage(count, steps, range, bytes, NULL, 0, allowance);
+  const int64_t peak = fill_usage(count, steps, range, bytes, allowance);
   for (int32_t step = 0; step < steps; step++) allowance[step] = peak - allowance[step];
 }
 
-int64_t sod2_live_peak(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes) {
-  int64_t *usage = malloc(sizeof *usage * ((size_t)steps + 1));
-  if (usage == NULL) return -1;
-  int64_t peak = fill_usage(count, steps, range, bytes, NULL, 0, usage);
-  free(usage);
-  return peak;
+int64_t sod2_live_peak(sod2_planner *q, const int64_t *bytes) {
+  const sod2_placing *p = &q->placing;
+  return fill_usage(p->buffers, p->steps, p->range, bytes, p->usage);
 }

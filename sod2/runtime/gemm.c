@@ -3,10 +3,9 @@
    A piece of work is one panel of NR columns times up to MAX_ROWS rows, and follows the one of the panel before: the
    rows stay in L2 and B streams by. The sum over k is cut into pieces of KC, so that KC rows of the panel stay near
    while the row blocks pass over them; partial sums wait in a tile of the stack. A row block that is finished goes to
-   the epilogue at once: the core stores it, and waits for the lines of the result, while it multiplies the next block.
+   the epilogue at once: the core stores it while it multiplies the next block.
 
-   Each pass over KC rows of the panel fetches half of the next ones: all of them at once would be waited for, and where
-   fewer are fetched a step the hardware prefetcher does not join in.
+   Each pass over KC rows of the panel fetches its share of the next ones: all of them at once would be waited for.
 
    A is read in place: packing it gained nothing when its columns are contiguous; otherwise KC columns of a row block
    are copied to the stack first. Where the distance of rows puts them all into one set of L1, blocks have no more rows
@@ -43,12 +42,17 @@ typedef struct gemm_part {
   int64_t batch, row, rows, col, cols;
 } gemm_part;
 
-/* Fetches the lines of the result that the next rows of the part will touch: they arrive while those are multiplied. */
+/* Fetches the lines of the result that the next rows of the part will touch, into L2, while those are multiplied. That
+   is needed where all rows lie in one set of L1, in which few stores can wait for memory; elsewhere it does not pay. */
 static void fetch(const sod2_gemm *g, const gemm_part *p) {
+  if (g->ldo % SAME_SET != 0) return;
   for (int t = 0; t < 2 && g->touched[t]; t++) {
     const float *line = g->touched[t] + p->batch * g->out_batch + p->row * g->ldo + p->col;
     for (int64_t i = 0; i < p->rows; i++, line += g->ldo)
-      for (int64_t j = 0; j < p->cols; j += LINE) __builtin_prefetch(line + j, 1, 2);
+      for (int64_t j = 0; j < p->cols; j += LINE) {
+        __builtin_prefetch(line + j, 0, 2);
+        __asm__ volatile(""); /* GCC removes a loop that does nothing but fetch */
+      }
   }
 }
 
@@ -70,11 +74,11 @@ static void store(const sod2_gemm *g, const gemm_part *p, const float *tile) {
 static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a, const float *panel) {
   const int64_t tallest = g->lda % SAME_SET == 0 ? sod2_imin(WAYS, SOD2_MR) : SOD2_MR;
   const int64_t blocks = (whole->rows + tallest - 1) / tallest, last = sod2_imax(g->k - 1, 0) / KC * KC;
+  const int64_t share = (SOD2_NR + blocks - 1) / blocks; /* of a row of the B that follows, for each pass */
   float packed[KC * SOD2_MR], tile[MAX_ROWS * SOD2_NR];
   for (int64_t k0 = 0; k0 <= last; k0 += KC) {
     const int64_t k = sod2_imin(KC, g->k - k0);
     const float *b = panel + k0 * SOD2_NR, *next = b + k * SOD2_NR; /* the panel behind this one follows in memory */
-    const int64_t stride = blocks > 1 ? SOD2_NR / 2 : SOD2_NR;
     for (int64_t block = 0; block < blocks; block++) {
       const int64_t i = sod2_block_start(block, whole->rows, blocks);
       gemm_part part = *whole;
@@ -85,7 +89,7 @@ static void multiply(const sod2_gemm *g, const gemm_part *whole, const float *a,
       if (k0 == last) fetch(g, &part);
       if (g->a_col == 1) {
         sod2_tile_rows[part.rows](k, source, g->lda, b, SOD2_NR, c, SOD2_NR, k0 > 0,
-                                  block == 0 ? next : next + k * (SOD2_NR - stride), stride);
+                                  next + sod2_imin(block * share, SOD2_NR - share) * k, share);
       } else {
         pack_a(g, source, part.rows, k, packed);
         sod2_tile_packed[part.rows](k, packed, part.rows, b, SOD2_NR, c, SOD2_NR, k0 > 0);

@@ -142,20 +142,33 @@ SOD2_INLINE vf vf_load_partial(const float *p, int64_t n, float fill) {
     return x;
 #endif
 }
-/* Lanes [first, last) of the floats at p, the others `fill`; memory outside of them is not touched. */
-SOD2_INLINE vf vf_load_between(const float *p, int64_t first, int64_t last, float fill) {
+/* Lanes [first, last) as a mask, and those of the floats at p, the others `fill`; their memory is not touched. */
 #if defined(__AVX512F__)
-    const uint32_t below_last = (1u << last) - 1, below_first = (1u << first) - 1;
-    return __builtin_ia32_loadups512_mask(p, vf_splat(fill), (uint16_t)(below_last & ~below_first));
-#elif defined(__AVX2__)
-    const vi mask = vf_lane_below(last) & ~vf_lane_below(first);
-    return vf_select(mask, __builtin_ia32_maskloadps256((const vf *)p, mask), vf_splat(fill));
+typedef uint16_t vf_lanes;
+SOD2_INLINE vf_lanes vf_lanes_between(int64_t first, int64_t last) {
+    return (vf_lanes)(((1u << last) - 1) & ~((1u << first) - 1));
+}
+SOD2_INLINE vf vf_load_lanes(const float *p, vf_lanes lanes, float fill) {
+    return __builtin_ia32_loadups512_mask(p, vf_splat(fill), lanes);
+}
+#else
+typedef vi vf_lanes;
+SOD2_INLINE vf_lanes vf_lanes_between(int64_t first, int64_t last) {
+    return vf_lane_below(last) & ~vf_lane_below(first);
+}
+SOD2_INLINE vf vf_load_lanes(const float *p, vf_lanes lanes, float fill) {
+#if defined(__AVX2__)
+    return vf_select(lanes, __builtin_ia32_maskloadps256((const vf *)p, lanes), vf_splat(fill));
 #else
     vf x = vf_splat(fill);
     for (int i = 0; i < SOD2_VL; i++)
-        if (i >= first && i < last) x[i] = p[i];
+        if (lanes[i]) x[i] = p[i];
     return x;
 #endif
+}
+#endif
+SOD2_INLINE vf vf_load_between(const float *p, int64_t first, int64_t last, float fill) {
+    return vf_load_lanes(p, vf_lanes_between(first, last), fill);
 }
 SOD2_INLINE void vf_store_partial(float *p, vf x, int64_t n) {
 #if defined(__AVX512F__)

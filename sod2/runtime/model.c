@@ -32,12 +32,17 @@ int64_t sod2_now_ns(void) {
 /* calloc that never asks for 0 bytes, so that NULL always means no memory. */
 static void *table(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
 
+static int no_memory(const sod2_program *program) {
+  return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
+}
+
 static int allocate_tables(sod2_model *model) {
   const sod2_program *program = model->program;
   int32_t buffers = 0, steps = 0;
   for (const sod2_program *p = program; p != NULL; p = p->leaner) {
     if (p->buffers > buffers) buffers = p->buffers;
     if (p->steps > steps) steps = p->steps;
+    model->tables++;
   }
   for (int32_t i = 0; i < program->inputs; i++) model->ranks += program->input[i].rank;
   model->address = table(buffers, sizeof *model->address);
@@ -45,8 +50,14 @@ static int allocate_tables(sod2_model *model) {
   model->given = table(buffers, sizeof *model->given);
   model->block = table(program->blocks, sizeof *model->block);
   model->step_ns = table(steps, sizeof *model->step_ns);
-  if (!model->address || !model->input || !model->given || !model->block || !model->step_ns)
-    return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
+  model->planner = table(model->tables, sizeof(sod2_planner *));
+  if (!model->address || !model->input || !model->given || !model->block || !model->step_ns || !model->planner)
+    return no_memory(program);
+  for (int32_t k = 0; k < model->tables; k++, program = program->leaner) {
+    model->planner[k] = sod2_planner_create(program->buffers, program->steps, program->range, program->depth_of,
+                                            program->deepest + 1);
+    if (model->planner[k] == NULL) return no_memory(program);
+  }
   return SOD2_OK;
 }
 
@@ -81,6 +92,8 @@ void sod2_free(sod2_model *model) {
   sod2_unmap_weights(model);
   sod2_pool_free(model->pool);
   for (int32_t i = 0; i < model->plans; i++) free(model->plan[i]);
+  for (int32_t k = 0; k < model->tables && model->planner != NULL; k++) sod2_planner_free(model->planner[k]);
+  free(model->planner);
   free(model->address);
   free(model->input);
   free(model->given);
@@ -204,8 +217,6 @@ sod2_stats sod2_get_stats(const sod2_model *model) {
     blocks.capacity += model->block[i].capacity;
     blocks.needed += model->block[i].needed;
   }
-  int32_t table = 0;
-  for (const sod2_program *p = &sod2_main; p != model->program; p = p->leaner) table++;
   return (sod2_stats){
       .arena_bytes = model->arena_bytes + blocks.needed,
       .live_bytes = model->live_bytes + blocks.needed,
@@ -213,7 +224,7 @@ sod2_stats sod2_get_stats(const sod2_model *model) {
       .weight_bytes = model->program->weight_bytes,
       .bind_ns = model->bind_ns,
       .threads = sod2_pool_threads(model->pool),
-      .table = table,
+      .table = model->bound == NULL ? 0 : model->bound->table,
   };
 }
 

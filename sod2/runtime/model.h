@@ -11,6 +11,7 @@
    the struct. */
 typedef struct sod2_plan {
   const sod2_program *program; /* the table */
+  int32_t table;               /* its number */
   int64_t *dims, *sym, *choice, *offset, *bytes;
   int64_t *needed; /* [deepest + 1] arena of a run that enters branches up to a depth */
   int64_t arena_bytes, live_bytes; /* of stage 0 */
@@ -19,6 +20,8 @@ typedef struct sod2_plan {
 struct sod2_model {
   const sod2_program *program; /* of the bound plan; the plain one before */
   sod2_pool *pool;
+  int32_t tables;
+  sod2_planner **planner; /* [tables] */
   char *file; /* weights.bin, header included */
   int64_t file_bytes;
   char *arena;

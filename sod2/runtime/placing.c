@@ -4,15 +4,22 @@
    leaves no gap, `full`: a buffer lies between the largest of both, which often are the same. */
 #include "placing.h"
 
-#define FEW 16 /* near buffers that are sorted */
+void sod2_list_depths(sod2_placing *p, const uint8_t *depth_of, int32_t depths) {
+  int32_t listed = 0;
+  for (int32_t depth = 0; depth < depths; depth++) {
+    p->depth_at[depth] = listed;
+    for (int32_t i = 0; i < p->buffers; i++)
+      if ((depth_of == NULL ? 0 : depth_of[i]) == depth) p->by_depth[listed++] = i;
+  }
+  p->depth_at[depths] = listed;
+}
 
-/* Numbers of the buffers that are not empty, by step: counts at [step + 1] become places, which are then filled. */
+/* Numbers of the buffers by step: counts at [step + 1] become places, which are then filled. */
 void sod2_list_overlaps(sod2_placing *p) {
   int32_t *first_at = p->first_at, *older_at = p->older_at;
   memset(first_at, 0, sizeof *first_at * ((size_t)p->steps + 2));
   memset(older_at, 0, sizeof *older_at * ((size_t)p->steps + 2));
   for (int32_t i = 0; i < p->buffers; i++) {
-    if (p->bytes[i] == 0) continue;
     first_at[p->range[i].first + 1]++;
     for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) older_at[step + 1]++;
   }
@@ -20,9 +27,8 @@ void sod2_list_overlaps(sod2_placing *p) {
     first_at[step + 1] += first_at[step];
     older_at[step + 1] += older_at[step];
   }
-  for (int32_t i = 0; i < p->buffers; i++)
-    if (p->bytes[i] > 0) p->by_first[first_at[p->range[i].first]++] = i;
-  for (int32_t j = 0; j < first_at[p->steps]; j++) {
+  for (int32_t i = 0; i < p->buffers; i++) p->by_first[first_at[p->range[i].first]++] = i;
+  for (int32_t j = 0; j < p->buffers; j++) {
     int32_t i = p->by_first[j];
     for (int32_t step = p->range[i].first + 1; step <= p->range[i].last; step++) p->older[older_at[step]++] = i;
   }
@@ -31,69 +37,72 @@ void sod2_list_overlaps(sod2_placing *p) {
     older_at[step] = older_at[step - 1];
   }
   first_at[0] = older_at[0] = 0;
-}
-
-int64_t sod2_overlaps(const sod2_placing *p) {
-  int64_t overlaps = 0;
-  for (int32_t j = 0; j < p->first_at[p->steps]; j++) {
-    const sod2_range live = p->range[p->by_first[j]];
-    overlaps += p->older_at[live.first + 1] - p->older_at[live.first];
-    overlaps += p->first_at[live.last + 1] - p->first_at[live.first];
+  p->overlaps = 0;
+  for (int32_t i = 0; i < p->buffers; i++) {
+    const sod2_range live = p->range[i];
+    p->overlaps += older_at[live.first + 1] - older_at[live.first];
+    p->overlaps += first_at[live.last + 1] - first_at[live.first];
   }
-  return overlaps;
 }
 
-/* Fills p->near with what ends above `floor` and returns their number. */
-static int32_t gather(sod2_placing *p, int32_t buffer, const sod2_slot *slots, int64_t floor) {
-  sod2_range live = p->range[buffer];
+/* Fills p->near with the places of the buffers that overlap one in time, wherever they end: more of them are looked at
+   than need be, but no branch is mispredicted. Behind them stands what is in nobody's way, for whole vectors. Returns
+   their number. */
+static int32_t gather(sod2_placing *p, int32_t buffer, const sod2_slot *slots) {
+  const sod2_range live = p->range[buffer];
+  int64_t *begins = p->near.begin, *ends = p->near.end;
   int32_t found = 0;
   const int32_t *begin[2] = {p->older + p->older_at[live.first], p->by_first + p->first_at[live.first]};
   const int32_t *end[2] = {p->older + p->older_at[live.first + 1], p->by_first + p->first_at[live.last + 1]};
   for (int part = 0; part < 2; part++)
-    for (const int32_t *other = begin[part]; other < end[part]; other++) {
-      p->near[found] = slots[*other];
-      found += slots[*other].end > floor; /* no branch: it would be mispredicted */
+    for (const int32_t *other = begin[part]; other < end[part]; other++, found++) {
+      begins[found] = slots[*other].begin;
+      ends[found] = slots[*other].end;
     }
+  for (int k = 0; k < SOD2_AT_ONCE; k++) begins[found + k] = ends[found + k] = -1;
   return found;
 }
 
-/* Sorts the near buffers by insertion: they are few. */
-static void sort_near(sod2_placing *p, int32_t count) {
-  for (int32_t i = 1; i < count; i++) {
-    sod2_slot moved = p->near[i];
-    int32_t j = i;
-    for (; j > 0 && p->near[j - 1].begin > moved.begin; j--) p->near[j] = p->near[j - 1];
-    p->near[j] = moved;
+/* The lowest gap of so many bytes from `begin` on among the near buffers. Again and again all are looked at, which vector
+   units do faster than sorting: what lies in the way ends before every later begin. */
+static int64_t lowest_gap(const sod2_placing *p, int32_t count, int64_t bytes, int64_t begin) {
+  const int64_t *begins = p->near.begin, *ends = p->near.end;
+  for (int64_t next = begin;; begin = next) {
+    int64_t most[SOD2_AT_ONCE] = {0};
+    for (int32_t j = 0; j < count; j += SOD2_AT_ONCE)
+      for (int k = 0; k < SOD2_AT_ONCE; k++) {
+        const int meets = (begins[j + k] < begin + bytes) & (ends[j + k] > begin);
+        most[k] = sod2_imax(most[k], meets ? ends[j + k] : 0);
+      }
+    for (int k = 0; k < SOD2_AT_ONCE; k++) next = sod2_imax(next, most[k]);
+    if (next == begin) return begin;
   }
 }
 
-/* The lowest gap of so many bytes from `begin` on among the near buffers. Where they are many, again and again all are
-   looked at, which vector units do faster than sorting: what lies in the way ends before every later begin. */
-static int64_t lowest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64_t begin) {
-  if (count <= FEW) {
-    sort_near(p, count);
-    for (int32_t j = 0; j < count && p->near[j].begin - begin < bytes; j++) begin = sod2_imax(begin, p->near[j].end);
-    return begin;
+/* Sorts the near buffers that end above 0 by insertion; they are few. Returns their number. */
+static int32_t sort_near(sod2_placing *p, int32_t count) {
+  int64_t *begins = p->near.begin, *ends = p->near.end;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < count; i++) {
+    const int64_t begin = begins[i], end = ends[i];
+    if (end <= 0) continue;
+    int32_t j = kept++;
+    for (; j > 0 && begins[j - 1] > begin; j--) begins[j] = begins[j - 1], ends[j] = ends[j - 1];
+    begins[j] = begin, ends[j] = end;
   }
-  for (int64_t next = begin;; begin = next) {
-    for (int32_t j = 0; j < count; j++) {
-      sod2_slot other = p->near[j];
-      int meets = (other.begin < begin + bytes) & (other.end > begin);
-      next = sod2_imax(next, meets ? other.end : 0);
-    }
-    if (next == begin) return begin;
-  }
+  return kept;
 }
 
 /* The smallest gap among the near buffers, the free bytes at the arena's end included; where none is large enough, the
    place behind them. */
 static int64_t smallest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64_t arena) {
-  sort_near(p, count);
+  const int64_t *begins = p->near.begin, *ends = p->near.end;
+  count = sort_near(p, count);
   int64_t end = 0, best = INT64_MAX, begin = 0;
   for (int32_t j = 0; j < count; j++) {
-    int64_t gap = p->near[j].begin - end;
+    int64_t gap = begins[j] - end;
     if (gap >= bytes && gap < best) best = gap, begin = end;
-    end = sod2_imax(end, p->near[j].end);
+    end = sod2_imax(end, ends[j]);
   }
   return best == INT64_MAX || (arena - end >= bytes && arena - end < best) ? end : begin;
 }
@@ -101,13 +110,14 @@ static int64_t smallest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64
 /* The lowest place of a buffer; of one that comes last, on top of the others if that is below the tier's live peak. */
 static int64_t lowest(sod2_placing *p, int32_t buffer, int32_t tier, const sod2_slot *slots) {
   const sod2_range live = p->range[buffer];
-  int64_t top = 0, full = 0;
-  for (int32_t step = live.first; step <= live.last; step++) {
+  int64_t top = sod2_imax(p->top[live.first], p->top[live.last]);
+  int64_t full = sod2_imax(p->full[live.first], p->full[live.last]);
+  for (int32_t step = live.first + 1; step < live.last; step++) {
     top = sod2_imax(top, p->top[step]);
     full = sod2_imax(full, p->full[step]);
   }
   if (top == full || (sod2_comes_last(p, buffer) && top + p->bytes[buffer] <= p->floor[tier])) return top;
-  return lowest_gap(p, gather(p, buffer, slots, full), p->bytes[buffer], full);
+  return lowest_gap(p, gather(p, buffer, slots), p->bytes[buffer], full);
 }
 
 /* Puts a buffer somewhere. Returns where it ends. */
@@ -122,15 +132,14 @@ static int64_t put(sod2_placing *p, int32_t buffer, int64_t begin, sod2_slot *sl
   return end;
 }
 
-/* Only what is given lies somewhere, and buffers that are empty, which are in no list. Returns the arena that it needs. */
+/* Only what is given lies somewhere; what is empty is at 0, in nobody's way. Returns the arena that this needs. */
 static int64_t clear(sod2_placing *p, const int64_t *offset, sod2_slot *slots) {
   int64_t arena = 0;
   memset(p->top, 0, sizeof *p->top * (size_t)p->steps);
   memset(p->full, 0, sizeof *p->full * (size_t)p->steps);
   for (int32_t i = 0; i < p->buffers; i++) {
-    const int is_given = p->given != NULL && p->given[i], is_empty = p->bytes[i] == 0;
-    slots[i].begin = slots[i].end = is_given ? offset[i] : is_empty ? 0 : -1;
-    if (is_given && !is_empty) arena = sod2_imax(arena, put(p, i, offset[i], slots));
+    slots[i].begin = slots[i].end = p->bytes[i] == 0 ? 0 : -1;
+    if (sod2_is_given(p, i) && p->bytes[i] > 0) arena = sod2_imax(arena, put(p, i, offset[i], slots));
   }
   return arena;
 }
@@ -146,10 +155,10 @@ int64_t sod2_place_order(sod2_placing *p, const int32_t *order, const int64_t *o
 
 int64_t sod2_place_in_time(sod2_placing *p, const int64_t *offset, int64_t limit, sod2_slot *slots) {
   int64_t arena = clear(p, offset, slots);
-  for (int32_t j = 0; j < p->first_at[p->steps] && arena < limit; j++) {
+  for (int32_t j = 0; j < p->buffers && arena < limit; j++) {
     const int32_t i = p->by_first[j];
-    if (slots[i].begin >= 0) continue; /* given */
-    const int64_t begin = smallest_gap(p, gather(p, i, slots, 0), p->bytes[i], arena);
+    if (slots[i].begin >= 0) continue; /* given, or empty */
+    const int64_t begin = smallest_gap(p, gather(p, i, slots), p->bytes[i], arena);
     arena = sod2_imax(arena, put(p, i, begin, slots));
   }
   return arena;

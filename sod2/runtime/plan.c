@@ -26,12 +26,13 @@ static int check_dims(const sod2_program *program, const int64_t *dims) {
   return SOD2_OK;
 }
 
-static sod2_plan *create_plan(const sod2_model *model, const sod2_program *program) {
+static sod2_plan *create_plan(const sod2_model *model, const sod2_program *program, int32_t table) {
   size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
                  2 * (size_t)program->buffers + (size_t)program->deepest + 1;
   sod2_plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
   if (created == NULL) return NULL;
   created->program = program;
+  created->table = table;
   created->dims = (int64_t *)(created + 1);
   created->sym = created->dims + model->ranks;
   created->choice = created->sym + program->symbols + program->minted;
@@ -49,12 +50,13 @@ static int sizes_fit(const int64_t *bytes, int32_t count) {
   return total <= (int64_t)1 << 62;
 }
 
-/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size, -1 without
-   memory for planning. Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write
+/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size. Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write
    behind its own unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
-static int64_t place(const sod2_program *program, const uint8_t *given, sod2_plan *placed) {
+static int64_t place(const sod2_model *model, const uint8_t *given, sod2_plan *placed) {
+  const sod2_program *program = placed->program;
 #ifdef __SANITIZE_ADDRESS__
   int64_t end = SOD2_ALIGN;
+  (void)model;
   for (int pass = 0; pass < 2; pass++)
     for (int32_t i = 0; i < program->buffers; i++) {
       int is_given = given != NULL && given[i];
@@ -65,24 +67,20 @@ static int64_t place(const sod2_program *program, const uint8_t *given, sod2_pla
   return end;
 #else
   return (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
-      program->buffers, program->steps, program->range, placed->bytes, given, placed->offset);
+      model->planner[placed->table], placed->bytes, given, placed->offset);
 #endif
 }
 
 /* Places everything that is known when a shape is bound, and tells the arena that each depth of branches needs. */
-static int64_t place_bound(const sod2_program *program, sod2_plan *placed) {
+static int64_t place_bound(const sod2_model *model, sod2_plan *placed) {
+  const sod2_program *program = placed->program;
 #ifndef __SANITIZE_ADDRESS__
   if (program->deepest > 0 && program->peak_first)
-    return sod2_place_by_depth(program->buffers, program->steps, program->range, placed->bytes, program->depth_of,
-                               program->deepest + 1, placed->offset, placed->needed);
+    return sod2_place_by_depth(model->planner[placed->table], placed->bytes, placed->offset, placed->needed);
 #endif
-  int64_t arena = place(program, NULL, placed);
+  int64_t arena = place(model, NULL, placed);
   for (int32_t depth = 0; depth <= program->deepest; depth++) placed->needed[depth] = arena;
   return arena;
-}
-
-static int64_t live_peak(const sod2_program *program, const sod2_plan *placed) {
-  return sod2_live_peak(program->buffers, program->steps, program->range, placed->bytes);
 }
 
 /* Symbols, kernel versions, sizes and offsets for `dims`. */
@@ -95,10 +93,8 @@ static int fill_plan(sod2_model *model, const int64_t *dims, sod2_plan *filled) 
                  &overflow);
   if (overflow || !sizes_fit(filled->bytes, program->buffers))
     return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
-  filled->live_bytes = live_peak(program, filled);
-  filled->arena_bytes = place_bound(program, filled);
-  if (filled->live_bytes < 0 || filled->arena_bytes < 0)
-    return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  filled->live_bytes = sod2_live_peak(model->planner[filled->table], filled->bytes);
+  filled->arena_bytes = place_bound(model, filled);
   return SOD2_OK;
 }
 
@@ -123,8 +119,9 @@ static int over_budget(const sod2_program *program, const int64_t *dims, int64_t
 /* The plan of the first table that fits; all are tried before anything is mapped. */
 static int choose_plan(sod2_model *model, const int64_t *dims, sod2_plan **chosen) {
   int64_t least = INT64_MAX / 2;
-  for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner) {
-    sod2_plan *created = create_plan(model, program);
+  int32_t table = 0;
+  for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner, table++) {
+    sod2_plan *created = create_plan(model, program, table);
     if (created == NULL) return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", program->name);
     int code = fill_plan(model, dims, created);
     if (code == SOD2_OK && fits(program, created->arena_bytes)) {
@@ -194,9 +191,7 @@ static int place_stage(sod2_model *model, int number) {
     bound->bytes[i] = sod2_imax(bound->bytes[i], 0);
   if (overflow || !sizes_fit(bound->bytes, program->buffers))
     return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes for these inputs", program->name);
-  int64_t arena = place(program, model->given, bound), live = live_peak(program, bound);
-  if (arena < 0 || live < 0)
-    return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for planning the arena of model %s", program->name);
+  int64_t arena = place(model, model->given, bound), live = sod2_live_peak(model->planner[bound->table], bound->bytes);
   if (!fits(program, arena))
     return sod2_refuse(SOD2_ERROR_BUDGET, "model %s needs %lld bytes for these inputs; the budget is %lld",
                        program->name, (long long)sod2_mapped(arena), (long long)program->budget);

@@ -10,6 +10,7 @@
 
 enum {
   CHAIN = 128,
+  WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
   FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 
@@ -46,28 +47,34 @@ enum {
 
 /* Element (i, vector j) and row i of each phase of a kernel. */
 #define ZERO(i, j) vf c##i##_##j = {0};
-#define ADD(i, j) c##i##_##j += vf_load(c + i * ldc + j * SOD2_VL);
-#define STORE(i, j) vf_store(c + i * ldc + j * SOD2_VL, c##i##_##j);
+#define ADD(i, j) c##i##_##j += vf_load(row + j * SOD2_VL);
+#define STORE(i, j) vf_store(row + j * SOD2_VL, c##i##_##j);
 #define FINISH(i, j) vf_store(y + j * SOD2_VL, vf_max(least, c##i##_##j + addend));
+#define ADD_LANES(i, j) c##i##_##j += vf_load(c + j * ldc + i * SOD2_VL);
 #define STORE_LANES(i, j) vf_store(c + j * ldc + i * SOD2_VL, c##i##_##j);
 #define MULTIPLY(i, j) c##i##_##j += x * b##j;
 #define LOAD_B(i, j) vf b##j = vf_load(b + j * SOD2_VL);
 #define COPY_B(i, j) vf_store(copy + j * SOD2_VL, b##j);
 
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
-#define ADD_ROW(i) COLUMNS(ADD, i)
-#define STORE_ROW(i) COLUMNS(STORE, i)
+#define ADD_ROW(i) COLUMNS(ADD, i) NEXT_ROW
+#define STORE_ROW(i) COLUMNS(STORE, i) NEXT_ROW
+#define UPDATE_ROW(i) COLUMNS(ADD, i) STORE_ROW(i)
 #define FINISH_ROW(i) FINISH_LINE(COLUMNS, i)
+#define ADD_LANES_ROW(i) COLUMNS(ADD_LANES, i)
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
 #define ZERO_HALF(i) HALF(ZERO, i)
-#define ADD_HALF(i) HALF(ADD, i)
-#define STORE_HALF(i) HALF(STORE, i)
+#define ADD_HALF(i) HALF(ADD, i) NEXT_ROW
+#define STORE_HALF(i) HALF(STORE, i) NEXT_ROW
+#define UPDATE_HALF(i) HALF(ADD, i) STORE_HALF(i)
 #define FINISH_HALF(i) FINISH_LINE(HALF, i)
 #define FINISH_LINE(PART, i) { const vf addend = vf_splat(bias[i]); PART(FINISH, i) y += end->ld; }
 #define PACKED_HALF(i) { vf x = vf_splat(a[i]); HALF(MULTIPLY, i) }
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
+/* One pointer walks down the rows of C: else GCC computes the address of each, before the first is stored. */
+#define NEXT_ROW row += ldc; __asm__("" : "+r"(row));
 /* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps pointers in registers. */
 #define STRIDED_ROW(i) { vf x = vf_splat(a##i[0]); COLUMNS(MULTIPLY, i) }
 #define a0 p0
@@ -103,28 +110,32 @@ enum {
 #define NOINLINE static __attribute__((noinline))
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
-   of a sum grows with its longest chain; this one halves it, for 2 % of the time. */
+   of a sum grows with its longest chain; this one halves it, for 1 % of the time. */
 #define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, STORE_TILE, __VA_ARGS__)
-#define STORE_TILE(PART, R) ROWS_##R(STORE_##PART)
-#define SUM_OF(PART, R, LOOP, LAST, ...)                                                                                    \
-  for (int64_t done = 0; done == 0 || done < k; done += CHAIN, accumulate = 1) {                                      \
+#define SUM_OF(PART, R, LOOP, LAST, ...)                                                                              \
+  do {                                                                                                                \
+    int64_t step = sod2_imin(CHAIN, k);                                                                               \
+    k -= step;                                                                                                        \
     ROWS_##R(ZERO_##PART)                                                                                             \
-    LOOP for (int64_t step = sod2_imin(CHAIN, k - done); step > 0; step--) { __VA_ARGS__ }                            \
-    __asm__("" : "+r"(ldc)); /* else GCC computes the address of every row before the loop, and spills them all */    \
-    if (accumulate) { ROWS_##R(ADD_##PART) }                                                                          \
+    LOOP for (; step > 0; step--) { __VA_ARGS__ }                                                                     \
+    float *row = c;                                                                                                   \
     LAST(PART, R)                                                                                                     \
-  }
+    accumulate = 1;                                                                                                   \
+  } while (k > 0);
+#define STORE_TILE(PART, R)                                                                                           \
+  if (accumulate) { ROWS_##R(UPDATE_##PART) } else { ROWS_##R(STORE_##PART) }
 
 /* The finished sums go to the end, where there is one. */
 #define END_TILE(PART, R)                                                                                             \
-  if (end && k - done <= CHAIN) {                                                                                     \
+  if (end && k <= 0) {                                                                                                \
     static const float none[R];                                                                                       \
     const float *bias = end->bias ? end->bias : none;                                                                 \
     const vf least = vf_splat(end->least);                                                                            \
     float *y = end->y;                                                                                                \
+    if (accumulate) { ROWS_##R(ADD_##PART) }                                                                          \
     ROWS_##R(FINISH_##PART)                                                                                           \
   } else {                                                                                                            \
-    ROWS_##R(STORE_##PART)                                                                                            \
+    STORE_TILE(PART, R)                                                                                               \
   }
 
 /* What sod2_tile_panel does with the part of row k of B that it takes. */
@@ -186,13 +197,17 @@ enum {
         copy += SOD2_NR;)                                                                                             \
   NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
                              const float *next) {                                                                     \
-    ROWS_##R(ZERO_ROW)                                                                                                \
-    for (; k >= SOD2_VL; k -= SOD2_VL) {                                                                              \
-      LOOP for (int lane = 0; lane < SOD2_VL; lane++) { CHANNEL_STEP(R) }                                             \
-      a += lda - SOD2_VL;                                                                                             \
+    for (int accumulate = 0; !accumulate || k > 0; accumulate = 1) {                                                  \
+      ROWS_##R(ZERO_ROW)                                                                                              \
+      for (int64_t left = sod2_imin(WINOGRAD_CHAIN, k); left > 0; left -= SOD2_VL) {                                  \
+        LOOP for (int64_t lane = sod2_imin(SOD2_VL, left); lane > 0; lane--) { CHANNEL_STEP(R) }                      \
+        a += lda - SOD2_VL;                                                                                           \
+      }                                                                                                               \
+      k -= WINOGRAD_CHAIN;                                                                                            \
+      __asm__("" : "+r"(ldc));                                                                                        \
+      if (accumulate) { ROWS_##R(ADD_LANES_ROW) }                                                                     \
+      ROWS_##R(STORE_LANES_ROW)                                                                                       \
     }                                                                                                                 \
-    PLAIN_LOOP for (; k > 0; k--) { CHANNEL_STEP(R) }                                                                 \
-    ROWS_##R(STORE_LANES_ROW)                                                                                         \
   }
 
 DEFINE_TILE(1, SHORT_LOOP)

@@ -3,9 +3,9 @@
    The output is cut into tiles of m x m pixels, which need n^2 inputs each, n = m + 2, and as many multiplications a
    pair of channels instead of 9 m^2. Lanes are channels in all three stages, so both transforms are straight vector
    code for any image size:
-     1. input:    a strip of n rows is transposed to [row][column][VL channels], padding as zeros; transformed
-                  down its columns in place, once a column and not once a tile; then along the rows of each tile to
-                  V[xi][channel block][tile][VL], xi < n^2.
+     1. input:    n rows of VL channels, with padding as zeros, are transformed down their columns, once a column and
+                  not once a tile, while lanes still are columns; then each row is transposed in registers, and as
+                  columns arrive transformed along its tiles to V[xi][channel block][tile][VL], xi < n^2.
      2. products: for each xi a GEMM of tiles by channels with the weights U[panel][xi][channel][NR], to
                   P[xi][vector of NR][tile][VL].
      3. output:   the inverse, transposed back to rows of pixels for the epilogue.
@@ -21,17 +21,19 @@
    zeros to whole vectors. */
 #include "strips.h"
 #include "tile.h"
+#include "transpose.h"
 #include "tuning.h"
 #include "winograd_transform.h"
 
 enum {
-  RUN = 60,        /* output columns transformed at once: a strip stays in L1 */
+  RUN = 60,                    /* output columns transformed at once: what lies between stays in L1 */
+  WIDTH = 64,                  /* and the inputs of those, which overlap by up to n - m = 3 */
+  LINE_LD = WIDTH + SOD2_VL,   /* prologues and strips write whole vectors */
+  ROW = SOD2_VL * LINE_LD,
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
-  LINES_LD = RUN + 2 * SOD2_VL,
   OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
   SHARED_TILES = SOD2_WINOGRAD_TILES,
-  STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL, /* columns overlap by up to n - m = 3 */
   LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
@@ -97,48 +99,56 @@ SOD2_INLINE winograd_run run_at(int64_t at, int64_t end, int m, int64_t tiles_x)
 
 /* ---- stage 1 ---------------------------------------------------------------------------------------------------- */
 
-/* dst[column][VL] = `width` columns from `ix` on of one row of `channels` (<= VL) planes; zero outside of the image. */
-static void load_row(const sod2_conv *c, const float *row, int64_t channels, int64_t ix, int64_t width, float *dst) {
-  const int64_t plane = c->ih * c->iw, lo = sod2_imin(width, sod2_imax(0, -ix));
-  const int64_t hi = sod2_imax(lo, sod2_imin(width, c->iw - ix));
-  const float *end = c->x + c->n * c->ic * plane;
-  for (int64_t i = 0; i < lo * SOD2_VL; i++) dst[i] = 0.0f;
-  for (int64_t i = lo; i < hi; i += SOD2_VL) {
-    const float *src = row + ix + i;
-    if (channels == SOD2_VL && src + (SOD2_VL - 1) * plane + SOD2_VL <= end) {
-      sod2_transpose(src, plane, dst + i * SOD2_VL, SOD2_VL); /* what is too much is overwritten */
-    } else {
-      for (int64_t j = 0; j < sod2_imin(SOD2_VL, hi - i); j++)
-        for (int64_t lane = 0; lane < SOD2_VL; lane++)
-          dst[(i + j) * SOD2_VL + lane] = lane < channels ? src[lane * plane + j] : 0.0f;
+/* Where the lines of a run lie in each plane of an image. */
+typedef struct winograd_window {
+  int64_t line[MAX_N];                    /* offset of its first column */
+  vf_lanes there[MAX_N][WIDTH / SOD2_VL]; /* columns that are in the image; no others are read */
+  int inside;                             /* all are: `there` does not matter */
+} winograd_window;
+
+static winograd_window window_at(const sod2_conv *c, int64_t rows, int64_t iy, int64_t ix) {
+  winograd_window w = {.inside = iy >= 0 && iy + rows <= c->ih && ix >= 0 && ix + WIDTH <= c->iw};
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t columns = iy + r >= 0 && iy + r < c->ih ? c->iw : 0;
+    w.line[r] = (iy + r) * c->iw + ix;
+    for (int64_t j = 0; !w.inside && j < WIDTH; j += SOD2_VL) {
+      const int64_t first = sod2_imin(SOD2_VL, sod2_imax(0, -ix - j));
+      const int64_t last = sod2_imax(first, sod2_imin(SOD2_VL, columns - ix - j));
+      w.there[r][j / SOD2_VL] = vf_lanes_between(first, last);
     }
   }
-  for (int64_t i = hi * SOD2_VL; i < width * SOD2_VL; i++) dst[i] = 0.0f;
+  return w;
 }
 
-/* The same of row `iy` of an image that is computed, `channels` from `channel` on. */
-static void compute_row(const sod2_conv *c, int64_t image, int64_t channel, int64_t channels, int64_t iy, int64_t ix,
-                        int64_t width, float *dst) {
+/* lines[row][channel][column] = `width` columns of rows of an image that is computed, `channels` from `channel` on. */
+static winograd_window compute_lines(const sod2_conv *c, int64_t image, int64_t channel, int64_t channels, int64_t rows,
+                                     int64_t iy, int64_t ix, int64_t width, float *lines) {
   const int64_t lo = sod2_imin(width, sod2_imax(0, -ix)), hi = sod2_imax(lo, sod2_imin(width, c->iw - ix));
-  float lines[SOD2_VL * LINES_LD], *line = lines;
-  c->prologue(c->prologue_args, lines + lo, LINES_LD, image, channel, channels, iy * c->iw + ix + lo, hi - lo);
-  for (int64_t i = 0; i < channels; i++, line += LINES_LD) {
-    memset(line, 0, (size_t)lo * sizeof *line);
-    memset(line + hi, 0, (size_t)(width - hi) * sizeof *line);
+  winograd_window w = {.inside = 1};
+  for (int64_t r = 0; r < rows; r++) {
+    const int there = iy + r >= 0 && iy + r < c->ih;
+    float *line = lines + (w.line[r] = r * ROW);
+    if (there)
+      c->prologue(c->prologue_args, line + lo, LINE_LD, image, channel, channels, (iy + r) * c->iw + ix + lo, hi - lo);
+    for (int64_t i = 0; i < channels; i++, line += LINE_LD) {
+      memset(line, 0, (size_t)(there ? lo : width) * sizeof *line);
+      memset(line + hi, 0, (size_t)(width - hi) * sizeof *line);
+    }
   }
-  memset(line, 0, (size_t)(lines + SOD2_VL * LINES_LD - line) * sizeof *line);
-  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, LINES_LD, dst + i * SOD2_VL, SOD2_VL);
+  return w;
 }
 
-/* The same of one row of the phases of `channels` (<= VL / 4) planes of an image; x is the first of them. */
-static void load_phases(const sod2_conv *c, const float *x, int64_t channels, int64_t iy, int64_t ix, int64_t width,
-                        float *dst) {
-  float lines[SOD2_VL * LINES_LD], *line = lines;
-  for (int64_t i = 0; i < 2 * channels; i++, line += 2 * LINES_LD)
-    sod2_strip_pair(c, x + i / 2 * c->ih * c->iw, 2 * iy + i % 2 - c->pt, 0, 1, 2 * ix - c->pl, width, line,
-                    line + LINES_LD);
-  memset(line, 0, (size_t)(lines + SOD2_VL * LINES_LD - line) * sizeof *line);
-  for (int64_t i = 0; i < width; i += SOD2_VL) sod2_transpose(lines + i, LINES_LD, dst + i * SOD2_VL, SOD2_VL);
+/* The same of rows of the phases of `channels` (<= VL / 4) planes of an image; x is the first of them. */
+static winograd_window load_phases(const sod2_conv *c, const float *x, int64_t channels, int64_t rows, int64_t iy,
+                                   int64_t ix, int64_t width, float *lines) {
+  winograd_window w = {.inside = 1};
+  for (int64_t r = 0; r < rows; r++) {
+    float *line = lines + (w.line[r] = r * ROW);
+    for (int64_t i = 0; i < 2 * channels; i++, line += 2 * LINE_LD)
+      sod2_strip_pair(c, x + i / 2 * c->ih * c->iw, 2 * (iy + r) + i % 2 - c->pt, 0, 1, 2 * ix - c->pl, width, line,
+                      line + LINE_LD);
+  }
+  return w;
 }
 
 /* Fetches what the run behind this one reads of the image and this one does not, or the next row of tiles: short pieces
@@ -154,32 +164,61 @@ SOD2_INLINE void fetch_phases(const sod2_conv *c, const float *x, int64_t channe
       for (int64_t j = left; j < right; j += 16) __builtin_prefetch(x + line * c->iw + j);
 }
 
+/* Lines of one channel, whose plane is x, transformed down their columns; x may be `lines`. */
+SOD2_INLINE void transform_columns(int m, int inside, const winograd_window *w, const float *x, int64_t width,
+                                   float *lines) {
+  const int n = winograd_inputs(m);
+  vf d[MAX_N];
+  for (int64_t j = 0; j < width; j += SOD2_VL) {
+    SOD2_UNROLL for (int r = 0; r < n; r++) {
+      const float *p = x + w->line[r] + j;
+      d[r] = inside ? vf_load(p) : vf_load_lanes(p, w->there[r][j / SOD2_VL], 0);
+    }
+    winograd_input(m, d, 1, (vf *)(lines + j), ROW / SOD2_VL);
+  }
+}
+
+/* One row of all channels transformed along its tiles, as their columns arrive in registers. */
+SOD2_INLINE void transform_row(int m, const float *row, int64_t tiles, float *v, int64_t plane_step) {
+  const int n = winograd_inputs(m);
+  vf d[WIDTH];
+  int t = 0;
+  SOD2_UNROLL for (int j = 0; j < WIDTH; j += SOD2_VL) {
+    if (t >= tiles) return;
+    SOD2_UNROLL for (int i = 0; i < SOD2_VL; i++) d[j + i] = vf_load(row + i * LINE_LD + j);
+    sod2_transpose_vectors(d + j);
+    SOD2_UNROLL for (; t * m + n <= j + SOD2_VL; t++)
+      if (t < tiles) winograd_input(m, d + t * m, 1, (vf *)(v + t * SOD2_VL), plane_step / SOD2_VL);
+  }
+}
+
 /* One block of channels of a run; v is the place of the first tile in plane 0. */
 SOD2_INLINE void input_run(const winograd_job *job, int m, int64_t image, winograd_run run, int64_t block, float *v,
                            int64_t plane_step) {
   const sod2_conv *c = job->c;
-  const int n = winograd_inputs(m), lanes = m == 3 ? SOD2_VL / PHASES : SOD2_VL; /* channels of a block */
-  const int64_t width = run.count * m + n - m, channels = sod2_imin(lanes, c->ic - block * lanes);
-  const float *x = c->x + (image * c->ic + block * lanes) * c->ih * c->iw;
-  _Alignas(64) float strip[STRIP];
-  if (m == 3) fetch_phases(c, x, channels, run, job->plan.tiles_x);
-  for (int r = 0; r < n; r++) {
-    const int64_t iy = run.ty * m - c->pt + r;
-    float *row = strip + r * width * SOD2_VL;
-    if (m == 3)
-      load_phases(c, x, channels, run.ty * m + r, run.tx * m, width, row);
-    else if (iy >= 0 && iy < c->ih && c->prologue)
-      compute_row(c, image, block * lanes, channels, iy, run.tx * m - c->pl, width, row);
-    else if (iy >= 0 && iy < c->ih)
-      load_row(c, x + iy * c->iw, channels, run.tx * m - c->pl, width, row);
-    else
-      memset(row, 0, (size_t)(width * SOD2_VL) * sizeof *row);
+  const int n = winograd_inputs(m), phases = m == 3 ? PHASES : 1;
+  const int64_t first = block * SOD2_VL / phases, channels = sod2_imin(SOD2_VL / phases, c->ic - first);
+  const int64_t iy = run.ty * m - c->pt, ix = run.tx * m - c->pl, width = run.count * m + n - m;
+  const float *x = c->x + (image * c->ic + first) * c->ih * c->iw;
+  _Alignas(64) float lines[MAX_N * ROW];
+  const int in_place = m != 3 && !c->prologue;
+  winograd_window w;
+  if (m == 3) {
+    fetch_phases(c, x, channels, run, job->plan.tiles_x);
+    w = load_phases(c, x, channels, n, run.ty * m, run.tx * m, width, lines);
+  } else {
+    w = in_place ? window_at(c, n, iy, ix) : compute_lines(c, image, first, channels, n, iy, ix, width, lines);
   }
-  vf *s = (vf *)strip;
-  for (int64_t j = 0; j < width; j++) winograd_input(m, s + j, width, s + j, width);
-  for (int64_t t = 0; t < run.count; t++)
-    for (int i = 0; i < n; i++)
-      winograd_input(m, s + i * width + t * m, 1, (vf *)(v + i * n * plane_step + t * SOD2_VL), plane_step / SOD2_VL);
+  const float *from = in_place ? x : lines;
+  const int64_t step = in_place ? c->ih * c->iw : LINE_LD;
+  for (int64_t i = 0; i < SOD2_VL; i++)
+    if (i >= phases * channels)
+      for (int r = 0; r < n; r++) memset(lines + r * ROW + i * LINE_LD, 0, (size_t)width * sizeof *lines);
+    else if (w.inside)
+      transform_columns(m, 1, &w, from + i * step, width, lines + i * LINE_LD);
+    else
+      transform_columns(m, 0, &w, from + i * step, width, lines + i * LINE_LD);
+  for (int i = 0; i < n; i++) transform_row(m, lines + i * ROW, run.count, v + i * n * plane_step, plane_step);
 }
 
 SOD2_INLINE void input_stage(const winograd_job *job, int m, int64_t image, int64_t first, int64_t count, int64_t block,
@@ -298,7 +337,7 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
    few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
-  const double transform = m == 2 ? 78 : m == 3 ? 320 : m == 4 ? 223 : 475, tiles = (double)(c->n * p.tiles);
+  const double transform = m == 2 ? 80 : m == 3 ? 230 : m == 4 ? 250 : 550, tiles = (double)(c->n * p.tiles);
   const double weights = (double)(p.planes * p.depth * p.panels * SOD2_NR);
   const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles);
   const double stream = weights * (double)sizeof(float) / BYTES_PER_CYCLE;
