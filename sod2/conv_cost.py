@@ -19,6 +19,8 @@ _STORE_CYCLES = {"panel": 5.5, "pixel": 8.0}  # per vector of results
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
+_SPLIT = 1.03  # of those that begin within a cache line, where no dense copies are made:
+_NEAR = 1 << 13  # floats of two panels at most
 _TRANSFORM_CYCLES = {2: 80.0, 3: 230.0, 4: 250.0, 6: 550.0}  # per tile and vector of channels
 _ADD_CYCLES = 4.0  # per vector of outputs and tap, whose products were computed before
 _MOST_PRODUCTS = 1 << 14
@@ -131,6 +133,8 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
         panels = layer.n * layer.groups * _panels(layer, tile)
         tiles = panels * layer.depth * _block_cycles(layer.oc // layer.groups, tile)
         tiles *= 1 + _SLOWER_PER_TAP * layer.depth
+        if layer.in_place and pixels % 16 != 0 and layer.depth * tile.nr * 2 > _NEAR:
+            tiles *= _SPLIT
         return tiles + _STORE_CYCLES[version] * lines * pixels * layer.oc / tile.lanes + _strip_cycles(layer)
     if version == "pixel":
         panels = layer.groups * ceil(layer.oc // layer.groups / tile.nr)

@@ -7,7 +7,7 @@ a cost formula over the bound sizes (runtime/conv.c); here the model's weight bu
 
 Each layer starts with its fastest direct version. Then, of all changes of a layer's versions, the one that saves most
 time for its price is made as long as both budgets last; the price is its share of the one and of the other, and what
-saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over three sizes of the
+saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over four sizes of the
 inputs, since a layer may want F(4) on large images and F(2) on small ones. `several=False` (mvc off) allows one version
 a layer.
 
@@ -38,7 +38,8 @@ from sod2.symbolic import evaluate
 Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
 Environment = Mapping[str, int]
 
-_EXTENTS = (128, 320, 640)  # sizes that every free input dim takes, as near as its declaration allows
+# Sizes that every free input dim takes, as near as its declaration allows. Planes of 322 do not end with a cache line.
+_EXTENTS = (128, 320, 322, 640)
 _DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save

@@ -18,6 +18,7 @@
 enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
   HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
+  LINE = 16,           /* floats */
   NEAR = 1 << 13,      /* floats of dense copies in L1, */
   MANY = 3,            /* for so many row blocks or more */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
@@ -25,7 +26,8 @@ enum {
   CHUNKS = 16,         /* a thread, where they are long enough: threads wait for the last one of each window */
   MIN_CYCLES = 1 << 15 /* of a chunk: some 10 us */
 };
-static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart */
+static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart; */
+static const double SPLIT = 1.03; /* where they begin within a cache line, and no dense copies are made */
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
@@ -208,7 +210,8 @@ static double cost(const sod2_conv *c) {
   const double depth = (double)sod2_strips_depth(c);
   const double tiles = panels * depth * sod2_block_cycles(c->oc / c->groups);
   const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;
-  return tiles * (1 + SLOWER_PER_TAP * depth) + store + sod2_strips_cost(c);
+  const int split = sod2_strips_in_place(c) && pixels % LINE != 0 && depth * SOD2_NR * 2 > NEAR;
+  return tiles * (1 + SLOWER_PER_TAP * depth) * (split ? SPLIT : 1) + store + sod2_strips_cost(c);
 }
 
 const sod2_conv_kernel sod2_conv_panel = {cost, scratch, run};
