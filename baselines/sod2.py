@@ -28,7 +28,7 @@ class Sod2(Engine):
         "dmp": (True, False),
         "mvc": (True, False),
         "control": ("switch", "all"),
-        "weight_budget": (1, 2, 3, 4, 6, 12),
+        "weight_budget": (1, 2, 3, 4, 6, 16),
         "tolerance": ("1e-6", "1e-5", "1e-4"),
         "scratch_budget": (0, "1MiB", "4MiB", "16MiB"),
         "tuned": (True, False),

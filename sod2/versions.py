@@ -7,9 +7,10 @@ a cost formula over the bound sizes (runtime/conv.c); here the model's weight bu
 
 Each layer starts with its fastest direct version. Then, of all changes of a layer's versions, the one that saves most
 time for its price is made as long as both budgets last; the price is its share of the one and of the other, and what
-saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over four sizes of the
-inputs, since a layer may want F(4) on large images and F(2) on small ones. `several=False` (mvc off) allows one version
-a layer.
+saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over four usual sizes of the
+inputs, since a layer may want F(4) on large images and F(2) on small ones. What is left of the budgets then buys more
+versions for three small sizes in the same way, if each saves a hundredth of the model. `several=False` (mvc off) allows
+one version a layer.
 
 The error that a version adds follows from its transforms: they make numbers that are larger than the result, whose
 rounding stays (packing.winograd_gain). It hardly depends on channels, which are summed in short chains. Layers hand on
@@ -36,10 +37,11 @@ from sod2.rdp import Analysis
 from sod2.symbolic import evaluate
 
 Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
+Offers = Mapping["Layer", Sequence[tuple[str, ...]]]  # what a layer's versions may be changed to
 Environment = Mapping[str, int]
 
 # Sizes that every free input dim takes, as near as its declaration allows. Planes of 322 do not end with a cache line.
-_EXTENTS = (128, 320, 322, 640)
+_USUAL, _SMALL = (128, 320, 322, 640), (16, 32, 64)
 _DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
@@ -74,10 +76,10 @@ class Layer:
         return 4 * sum(packed_floats(v, self.sizes[0], self.tile) for v in kept)
 
 
-def environments(analysis: Analysis) -> list[Environment]:
-    """Symbol values at which every free input dim is near each of the sampled extents."""
+def environments(analysis: Analysis, extents: Sequence[int] = _USUAL) -> list[Environment]:
+    """Symbol values at which every free input dim is near each of the extents."""
     found: list[Environment] = []
-    for extent in _EXTENTS:
+    for extent in extents:
         symbols: dict[str, int] = {}
         for value in analysis.graph.inputs:
             for dim in value.shape or ():
@@ -88,9 +90,9 @@ def environments(analysis: Analysis) -> list[Environment]:
     return found
 
 
-def layers(groups: Sequence[Group], analysis: Analysis, tile: Tile) -> Iterator[Layer]:
-    """The convolutions with constant weights whose sizes follow from the inputs."""
-    samples = environments(analysis)
+def layers(groups: Sequence[Group], analysis: Analysis, tile: Tile, extents: Sequence[int] = _USUAL) -> Iterator[Layer]:
+    """The convolutions with constant weights whose sizes follow from the inputs, and are any at these extents."""
+    samples = environments(analysis, extents)
     for group in groups:
         node = group.anchor
         if node is not None and node.op == "Conv" and not node.domain:
@@ -109,6 +111,8 @@ def _layer(node: Node, analysis: Analysis, samples: Sequence[Environment], tile:
             return None
         batch, channels, *extents = (evaluate(d, sample) for d in image.dims)
         found = axes(node, extents, weights.shape[2:])
+        if min(batch, *(int(a.out) for a in found)) < 1:
+            return None
         flat = (1, *(int(e) for e in extents))[-2:]
         sizes.append(
             ConvLayer(
@@ -149,20 +153,33 @@ def plan(
     and the error that the versions add to the outputs within `tolerance` of their scale, as far as it is foreseen.
     """
     found = list(layers(groups, analysis, tile))
-    kept = {layer.name: _start(layer) for layer in found}
+    kept: Kept = {layer.name: _start(layer) for layer in found}
     raw = sum(c.nbytes for c in graph.constants.values())
-    others = raw - sum(layer.raw_bytes for layer in found)
-    room = budget * raw - others - sum(layer.bytes(kept[layer.name]) for layer in found)
-    worth = _WORTH * sum(layer.cost(kept[layer.name]) for layer in found)
+    limit = budget * raw - (raw - sum(layer.raw_bytes for layer in found))
+    kept = _spend(graph, {layer: _sets(layer.versions(), several) for layer in found}, kept, limit, tolerance)
+    if several:
+        small = {layer.name: layer for layer in layers(groups, analysis, tile, _SMALL)}
+        least = _WORTH * sum(layer.cost(kept[layer.name]) for layer in small.values())
+        offers = {small.get(k.name, k): _larger(small[k.name], kept, least) if k.name in small else [] for k in found}
+        kept = _spend(graph, offers, kept, limit, tolerance)
+    return kept
 
-    def price(layer: Layer, choice: Sequence[str]) -> float:
+
+def _spend(graph: Graph, offers: Offers, kept: Kept, limit: float, tolerance: float) -> Kept:
+    """`kept` with the changes among those offered that pay within `limit` bytes of all layers and the tolerance."""
+    room = limit - sum(layer.bytes(kept[layer.name]) for layer in offers)
+    worth = _WORTH * sum(layer.cost(kept[layer.name]) for layer, choices in offers.items() if choices)
+
+    def price(layer: Layer, choice: Sequence[str], room: float = room) -> float:
         return layer.bytes(choice) / max(room, 1) + (layer_error(choice) / tolerance) ** 2
 
-    changes = sorted(
-        ((rate, layer, choice) for layer in found for rate, choice in _changes(layer, several, price) if rate >= worth),
-        key=lambda c: (-c[0], c[1].name, c[2]),
-    )
-    for _, layer, choice in changes:
+    changes = [
+        (rate, layer, choice)
+        for layer, choices in offers.items()
+        for rate, choice in _changes(layer, kept[layer.name], choices, price)
+        if rate >= worth
+    ]
+    for _, layer, choice in sorted(changes, key=lambda c: (-c[0], c[1].name, c[2])):
         more = layer.bytes(choice) - layer.bytes(kept[layer.name])
         changed = {**kept, layer.name: choice}
         faster = layer.cost(choice) < layer.cost(kept[layer.name])
@@ -177,16 +194,27 @@ def _start(layer: Layer) -> tuple[str, ...]:
     return (min(direct, key=lambda v: layer.cost((v,))),)
 
 
+def _sets(names: Sequence[str], several: bool) -> list[tuple[str, ...]]:
+    return [(v,) for v in names] + (list(combinations(names, 2)) if several else [])
+
+
+def _larger(layer: Layer, kept: Kept, least: float) -> list[tuple[str, ...]]:
+    """What a layer has and one or two versions more, if that saves `least`: one more to decide on at every bind."""
+    own = kept[layer.name]
+    more = [v for v in layer.versions() if v not in own]
+    sets = [(*own, *added) for count in (1, 2) for added in combinations(more, count)]
+    return [s for s in sets if layer.cost(own) - layer.cost(s) >= least]
+
+
 def _changes(
-    layer: Layer, several: bool, price: Callable[[Layer, Sequence[str]], float]
+    layer: Layer,
+    at: tuple[str, ...],
+    choices: Sequence[tuple[str, ...]],
+    price: Callable[[Layer, Sequence[str]], float],
 ) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """(cycles saved for the price, versions): from the start on, each time the change that saves most for its price."""
-    names = layer.versions()
-    choices: list[tuple[str, ...]] = [(v,) for v in names]
-    choices += combinations(names, 2) if several else []
-    cost = {c: layer.cost(c) for c in choices}
-    prices = {c: price(layer, c) for c in choices}
-    at = _start(layer)
+    """(cycles saved for the price, versions): from `at` on, each time the change that saves most for its price."""
+    cost = {c: layer.cost(c) for c in (at, *choices)}
+    prices = {c: price(layer, c) for c in (at, *choices)}
     while faster := [c for c in choices if cost[c] < cost[at]]:
         rate, at = max(((cost[at] - cost[c]) / max(prices[c] - prices[at], 1e-9), c) for c in faster)
         yield rate, at
