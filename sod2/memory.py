@@ -292,7 +292,7 @@ def _search(problem: _Problem) -> Placement:
         problem.ranked(lambda i: float(problem.most[i])),
     ]
     peak = problem.floor[-1]
-    enough = peak + peak // (ENOUGH if len(problem.floor) == 1 else 2 * DEPTH_COST)
+    enough = peak + peak // (ENOUGH if len(problem.floor) == 1 else DEPTH_COST)
     most = min(len(orders) * ROUNDS, 1 + WORK // max(1, problem.overlaps()))
     best, limit = _NOTHING, math.inf
     for k in range(most if problem.tries_again else len(orders)):

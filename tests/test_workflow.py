@@ -197,7 +197,10 @@ def check_finished(checkout: Path, before: dict[Path, int]) -> dict[Path, int]:
 
 def made(checkout: Path) -> Iterator[Path]:
     """Results that stand: sample files, unpacked samples, bundles and rows."""
-    for pattern in ("samples/quantiles/*", "bundles/host/cpu/*/*", "runs/host/cpu/quantiles/*"):
+    chosen = [
+        f"{kind}/{selection}/*" for kind in ("samples", "runs/host/cpu") for selection in ("quantiles", "descending")
+    ]
+    for pattern in (*chosen, "bundles/host/cpu/*/*"):
         yield from (path for path in checkout.glob(f"results/{pattern}") if not path.name.count(".part"))
 
 

@@ -17,7 +17,7 @@
    sod2_place_by_depth arranges a model with branches so that runs which enter few of them need little. Depths of
    branches form tiers: one ends where the live peak of the next depth is DEPTH_GAIN times that of its first. Outer
    tiers are placed first, as if there were nothing else, and in each what lives in one step comes last. The longest path
-   may need 1/DEPTH_COST of its live peak more for it, half of which is enough; otherwise all are placed together.
+   may need 1/DEPTH_COST of its live peak more for it, and less is not looked for; otherwise all are placed together.
 
    Sizes that only execution tells are placed while the model runs, around the buffers that are there (`given`): those
    stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
@@ -265,7 +265,7 @@ static int64_t keep_smaller(const sod2_planner *q, const sod2_slot *slots, int64
 /* Tries the orders in turns. Returns the smallest arena, whose offsets are kept. */
 static int64_t search(sod2_planner *q, int64_t *offset) {
   sod2_placing *p = &q->placing;
-  const int64_t peak = p->floor[p->tiers - 1], enough = peak + peak / (p->tiers > 1 ? 2 * DEPTH_COST : ENOUGH);
+  const int64_t peak = p->floor[p->tiers - 1], enough = peak + peak / (p->tiers > 1 ? DEPTH_COST : ENOUGH);
   const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, p->overlaps));
   int64_t arena = INT64_MAX;
   for (int k = 0; k < (p->given != NULL ? ORDERS : most) && arena > enough; k++) {
