@@ -197,7 +197,10 @@ class CompiledModel:
         if not manifest.is_file():
             raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
         self.manifest: dict[str, Any] = json.loads(manifest.read_text())
-        self._library = _library(self.folder / "model.so")
+        # The loader takes a path it knows for what it loaded from there, even if that file was replaced.
+        file = os.open(self.folder / "model.so", os.O_RDONLY)
+        self._close = weakref.finalize(self, os.close, file)
+        self._library = _library(f"/proc/self/fd/{file}")
         self._handle = ctypes.c_void_p()
         self._free = weakref.finalize(self, _unload, self._library, self._handle)
         path = os.fsencode(self.folder / "weights.bin")
@@ -316,8 +319,8 @@ def _array(tensor: _Tensor) -> Array:
     return array
 
 
-def _library(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
+def _library(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
     handle = ctypes.c_void_p
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "sod2_load": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(handle)]),
@@ -345,7 +348,7 @@ def _library(path: Path) -> ctypes.CDLL:
 
 
 def _unload(library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
-    """Free the model and close its library, which ctypes never does: else a replaced artifact could not be loaded."""
+    """Free the model and close its library, which ctypes never does."""
     library.sod2_free(handle)
     _ctypes.dlclose(library._handle)
 

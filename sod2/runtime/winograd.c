@@ -66,7 +66,9 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(SHARED_TILES, SHARED_V_BYTES / tile_bytes));
   if (c->scratch_limit > 0) {
     const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
-    fit = sod2_imax(SOD2_MR, sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products))));
+    const int64_t least = m == 6 ? SOD2_MR / 2 : SOD2_MR; /* of so many planes: no more scratch than F(4) needs */
+    fit = sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products)));
+    fit = sod2_imax(fit, least);
   }
   p.blocks = (p.tiles + fit - 1) / fit;
   if (!p.shared) p.blocks = sod2_ceildiv(sod2_imax(p.blocks, wanted), threads) * threads;
