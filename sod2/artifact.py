@@ -13,6 +13,7 @@ import _ctypes
 import ctypes
 import functools
 import hashlib
+import itertools
 import json
 import operator
 import os
@@ -43,6 +44,7 @@ from sod2.graph import Array
 from sod2.memory import live_usage
 from sod2.storage import Step
 
+_LOADED = itertools.count(1)  # libraries
 _MAX_RANK = 8
 
 
@@ -197,10 +199,7 @@ class CompiledModel:
         if not manifest.is_file():
             raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
         self.manifest: dict[str, Any] = json.loads(manifest.read_text())
-        # The loader takes a path it knows for what it loaded from there, even if that file was replaced.
-        file = os.open(self.folder / "model.so", os.O_RDONLY)
-        self._close = weakref.finalize(self, os.close, file)
-        self._library = _library(f"/proc/self/fd/{file}")
+        self._library = _library(self.folder / "model.so")
         self._handle = ctypes.c_void_p()
         self._free = weakref.finalize(self, _unload, self._library, self._handle)
         path = os.fsencode(self.folder / "weights.bin")
@@ -319,8 +318,11 @@ def _array(tensor: _Tensor) -> Array:
     return array
 
 
-def _library(path: str) -> ctypes.CDLL:
-    library = ctypes.CDLL(path)
+def _library(path: Path) -> ctypes.CDLL:
+    """Loads a file by a spelling of its path that no other has: the loader takes one that it knows for what it loaded
+    from there, even if that file was replaced since."""
+    spelling = "".join("/." if digit == "1" else "/" for digit in f"{next(_LOADED):b}")
+    library = ctypes.CDLL(f"{path.parent.absolute()}{spelling}/{path.name}")
     handle = ctypes.c_void_p
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "sod2_load": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(handle)]),

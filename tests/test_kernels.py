@@ -59,7 +59,7 @@ def emitted(graph: Graph) -> Emission:
     placed = sharing.assign(graph, analysis, order.as_given(graph, analysis, fused))
     target = host()
     tile = Tile(target.lanes, target.mr, target.nr)
-    kept = versions.plan(graph, fused.groups, analysis, tile, several=True, budget=3.0)
+    kept = versions.plan(graph, fused.groups, analysis, tile, several=True, budget=3.0, tolerance=1e-5)
     emission = Emission(analysis, placed, target, kept)
     codegen.emit(emission)
     return emission
