@@ -20,7 +20,6 @@ from sod2.compiler import Options, Plan
 from sod2.errors import Error, InputError
 from sod2.graph import Array
 from sod2.lattice import Nac, Undef, kind
-from sod2.packing import Tile
 from sod2.rdp import Analysis
 
 
@@ -282,7 +281,7 @@ def _class(analysis: Analysis, tensor: str) -> str:
 def _version_lines(plan: Plan, options: Options) -> Iterator[str]:
     """Versions of each convolution, their error, and how much of the expected time larger budgets would save."""
     target = host()
-    layers = list(versions.layers(plan.fusion.groups, plan.analysis, Tile(target.lanes, target.mr, target.nr)))
+    layers = list(versions.layers(plan.fusion.groups, plan.analysis, target.tile))
     kept = compiler.kept_versions(plan, options, target)
     for layer in layers:
         yield f"{layer.name}: {', '.join(kept[layer.name])}"

@@ -41,7 +41,6 @@ from sod2.codegen.target import Target, default_cache, host
 from sod2.errors import Error, UnsupportedError
 from sod2.fusion import FusionPlan
 from sod2.graph import Graph
-from sod2.packing import Tile
 from sod2.rdp import Analysis
 from sod2.rematerialize import Table
 from sod2.storage import Storage
@@ -165,7 +164,7 @@ def kept_versions(planned: Plan, options: Options, target: Target) -> versions.K
         planned.graph,
         planned.fusion.groups,
         planned.analysis,
-        Tile(target.lanes, target.mr, target.nr),
+        target.tile,
         several=options.mvc,
         budget=options.weight_budget,
         tolerance=options.tolerance,

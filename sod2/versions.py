@@ -170,7 +170,7 @@ def _spend(graph: Graph, offers: Offers, kept: Kept, limit: float, tolerance: fl
     room = limit - sum(layer.bytes(kept[layer.name]) for layer in offers)
     worth = _WORTH * sum(layer.cost(kept[layer.name]) for layer, choices in offers.items() if choices)
 
-    def price(layer: Layer, choice: Sequence[str], room: float = room) -> float:
+    def price(layer: Layer, choice: Sequence[str]) -> float:
         return layer.bytes(choice) / max(room, 1) + (layer_error(choice) / tolerance) ** 2
 
     changes = [
@@ -179,12 +179,13 @@ def _spend(graph: Graph, offers: Offers, kept: Kept, limit: float, tolerance: fl
         for rate, choice in _changes(layer, kept[layer.name], choices, price)
         if rate >= worth
     ]
+    left = room
     for _, layer, choice in sorted(changes, key=lambda c: (-c[0], c[1].name, c[2])):
         more = layer.bytes(choice) - layer.bytes(kept[layer.name])
         changed = {**kept, layer.name: choice}
         faster = layer.cost(choice) < layer.cost(kept[layer.name])
-        if faster and more <= room and model_error(graph, changed) <= tolerance:
-            room, kept = room - more, changed
+        if faster and more <= left and model_error(graph, changed) <= tolerance:
+            left, kept = left - more, changed
     return kept
 
 

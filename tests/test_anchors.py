@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from native import build, pointer, scratch
 
-from sod2.codegen.target import Target, host
+from sod2.codegen.target import host
 from sod2.graph import Node
 from sod2.lattice import NAC
 from sod2.ops import OPS, Fact
 from sod2.ops.anchor import Anchor, Bias
+from sod2.packing import Tile
 from sod2.symbolic import Dim, as_dim, symbol, to_c
 
 RUNTIME = [
@@ -63,7 +64,7 @@ class Probe:
     x: list[Fact | None]
     y: list[Fact]
     symbols: list[str]
-    target: Target
+    tile: Tile
     fused: bool
     binding: bool = False
     end: Node | None = None
@@ -146,7 +147,7 @@ class Case:
         x, names, _ = self.facts()
         y = [Fact(t, s) for t, s in zip(self.op.dtype(self.node, x), self.op.shape(self.node, x), strict=True)]
         end = self.node if self.op.rectifies and not self.fused else None
-        probe = Probe(self.node, x, y, names, host(), self.fused, binding, end, self.versions)
+        probe = Probe(self.node, x, y, names, host().tile, self.fused, binding, end, self.versions)
         return probe, self.op.call(self.node, probe, x, y)
 
     def source(self, number: int) -> tuple[str, list[np.ndarray], int]:

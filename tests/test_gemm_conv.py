@@ -455,6 +455,17 @@ def test_winograd(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
 
 
+@pytest.mark.parametrize("version", ["panel", "pixel", "wino4"])
+def test_a_relu_keeps_nan(kernels: Kernels, version: str) -> None:
+    """Whole vectors of pixels, and a part of one."""
+    case = Case(1, 16, 20, (11, 13), (3, 3), pads=(1, 1, 1, 1))
+    x, bias = np.ones((1, 16, 11, 13), np.float32), np.full(20, np.nan, np.float32)
+    packed = packing.conv_weights(version, np.ones((20, 16, 3, 3), np.float32), 1, kernels.tile)
+    conv = case.conv(case.out())
+    conv.bias, conv.rectified = pointer(bias), 1
+    assert np.isnan(run_conv(kernels, conv, version, packed, x=x, pool=0)).all()
+
+
 @pytest.mark.parametrize("channels", [32, 128, 512])
 @pytest.mark.parametrize("version", ["wino2", "wino4", "wino6"])
 def test_error_of_winograd_is_foreseen(kernels: Kernels, version: str, channels: int) -> None:

@@ -20,7 +20,6 @@ from sod2.codegen.steps import Emission
 from sod2.codegen.target import host
 from sod2.errors import Error, UnsupportedError
 from sod2.graph import Graph, Node, Value
-from sod2.packing import Tile
 from sod2.symbolic import symbol
 from tests.test_ops import CASES, Case
 
@@ -58,8 +57,7 @@ def emitted(graph: Graph) -> Emission:
     fused = fusion.plan(graph, analysis, analysis)
     placed = sharing.assign(graph, analysis, order.as_given(graph, analysis, fused))
     target = host()
-    tile = Tile(target.lanes, target.mr, target.nr)
-    kept = versions.plan(graph, fused.groups, analysis, tile, several=True, budget=3.0, tolerance=1e-5)
+    kept = versions.plan(graph, fused.groups, analysis, target.tile, several=True, budget=3.0, tolerance=1e-5)
     emission = Emission(analysis, placed, target, kept)
     codegen.emit(emission)
     return emission

@@ -111,8 +111,7 @@ def stack(body: str, channels: int, depth: int = DEPTH) -> tuple[onnx.ModelProto
 
 def test_what_is_left_of_the_budgets_serves_small_images() -> None:
     """A large tile saves most on large images; one of 16 pixels has few tiles, but needs all of its weights."""
-    body = "z{k} = Conv <pads = [1, 1, 1, 1]> (y{before}, w{k}.weight) y{k} = Relu (z{k})"
-    found = compiler.plan(stack(body, 256, depth=1)[0])
+    found = compiler.plan(stack(BODIES["relu"][0], 256, depth=1)[0])
     chosen, one = kept(found, budget=16.0), kept(found, budget=16.0, several=False)
     usual, small = (
         list(versions.layers(found.fusion.groups, found.analysis, TILE, extents))

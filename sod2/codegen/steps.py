@@ -22,6 +22,7 @@ from sod2.minting import Mint, Minted
 from sod2.ops import OPS
 from sod2.ops.anchor import Anchor
 from sod2.ops.op import Facts
+from sod2.packing import Tile
 from sod2.rdp import Analysis
 from sod2.storage import Carry, Copy, Hold, Materialize, Place, Storage, byte_size
 from sod2.symbolic import Dim, as_dim, to_c
@@ -267,8 +268,8 @@ class StepCall:
     scratch_count: int = 0
 
     @property
-    def target(self) -> Target:
-        return self.emission.target
+    def tile(self) -> Tile:
+        return self.emission.target.tile
 
     @property
     def versions(self) -> tuple[str, ...]:

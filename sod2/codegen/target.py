@@ -30,6 +30,7 @@ from pathlib import Path
 
 from sod2.codegen import crosscompilers
 from sod2.errors import ToolchainError
+from sod2.packing import Tile
 
 RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
@@ -68,6 +69,10 @@ class Target:
     shared: bool = True  # whether programs here can load libraries built for it; else only executables are made
     hookflags: tuple[str, ...] = ()  # what the linker needs beside memhook.c's object
     tuned: tuple[tuple[str, int], ...] = ()  # macros of runtime/tuning.h and their values, where not its own
+
+    @property
+    def tile(self) -> Tile:
+        return Tile(self.lanes, self.mr, self.nr)
 
 
 def default_cache() -> Path:

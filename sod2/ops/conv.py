@@ -33,7 +33,7 @@ from sod2.ops.direct import accumulator, convolution, plus_bias, transposed_conv
 from sod2.ops.lift import Element, lift
 from sod2.ops.op import Array, Call, Emitter, Fact, Facts, Index, MappingType, register
 from sod2.ops.window import Axis, auto_pad, axes, axis, ints, transposed_axis
-from sod2.packing import Tile, conv_transpose, conv_weights
+from sod2.packing import conv_transpose, conv_weights
 from sod2.symbolic import Dim, as_dim, exact_div
 
 
@@ -178,8 +178,7 @@ class Conv(Anchor):
         """C declaration of the kernel's argument struct `g`, with the packed weights of every version kept."""
         w, group = constant_weights(node, x), group_of(node)
         found = planar(node, known_axes(node, x))
-        tile = Tile(k.target.lanes, k.target.mr, k.target.nr)
-        packed = {v: k.packed(1, f"conv {v}", partial(conv_weights, v, w, group, tile)) for v in k.versions}
+        packed = {v: k.packed(1, f"conv {v}", partial(conv_weights, v, w, group, k.tile)) for v in k.versions}
         versions = ", ".join(f"[SOD2_CONV_{v.upper()}] = {pointer}" for v, pointer in packed.items())
         weights = f"{{{versions}}},\n    .scratch_limit = {k.choice('sod2_imax(allowance, 1)')}"
         return conv_struct(node, k, x, found=found, channels=as_dim(w.shape[0]), weights=weights)
@@ -307,7 +306,7 @@ class ConvTranspose(Anchor):
         image, weights = known_dims(x[0]), known_dims(x[1])
         pairs = enumerate(zip(image[2:], weights[2:], strict=True))
         found = planar(node, [transposed_axis(node, i, len(image) - 2, s, d) for i, (s, d) in pairs])
-        packed = k.packed(1, "conv transpose", partial(conv_transpose, w, group, k.target.mr))
+        packed = k.packed(1, "conv transpose", partial(conv_transpose, w, group, k.tile.mr))
         k.setup(conv_struct(node, k, x, found=found, channels=as_dim(w.shape[1] * group), weights=f"{{{packed}}}"))
         scratch = k.scratch("sod2_conv_transpose_scratch(&g, threads)")
         return f"sod2_conv_transpose_run(&g, {scratch}, pool);"

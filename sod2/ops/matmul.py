@@ -209,7 +209,7 @@ def right_operand(node: Node, k: Call, x: Facts, size: Pair, step: Pair) -> tupl
         layout = f"gemm{' transposed' if transposed else ''}{f' * {alpha}' if alpha != 1 else ''}"
         stacked = matrix.reshape(math.prod(matrix.shape[:-2]), *matrix.shape[-2:])
         scaled = stacked if alpha == 1 else stacked * np.float32(alpha)
-        return "", k.packed(1, layout, lambda: gemm_b(scaled, k.target.nr))
+        return "", k.packed(1, layout, lambda: gemm_b(scaled, k.tile.nr))
     batches = count(known_dims(x[1])[:-2])
     sizes, steps = ", ".join(map(k.c, size)), ", ".join(map(k.c, step))
     floats = f"{k.c(batches)} * sod2_gemm_packed_floats({sizes})"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sod2.errors import UnsupportedError
 from sod2.graph import Node
 from sod2.lattice import NAC, UNDEF, Nac, Shape, Undef
+from sod2.packing import Tile
 from sod2.symbolic import Dim
 
 Array = NDArray[Any]
@@ -135,22 +136,13 @@ class Emitter(Protocol):
         """Inside the `step` of a fold: go on to the next index where the C condition doesn't hold."""
 
 
-class Tile(Protocol):
-    """The register tile that weights are packed for: floats of a vector, rows and columns (runtime/tile.h)."""
-
-    @property
-    def lanes(self) -> int: ...
-    @property
-    def mr(self) -> int: ...
-    @property
-    def nr(self) -> int: ...
-
-
 class Call(Protocol):
     """What `Op.call` may ask of the code generator: the C operands of one anchor kernel."""
 
     @property
-    def target(self) -> Tile: ...
+    def tile(self) -> Tile:
+        """The register tile that weights are packed for (runtime/tile.h)."""
+
     @property
     def versions(self) -> tuple[str, ...]:
         """The versions of the node's kernel that are kept (versions.py), among which `choice` picks by shape."""

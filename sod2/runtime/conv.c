@@ -5,9 +5,8 @@
 
 static const sod2_conv_kernel *const KERNELS[SOD2_CONV_VERSIONS] = {
     [SOD2_CONV_PANEL] = &sod2_conv_panel, [SOD2_CONV_PIXEL] = &sod2_conv_pixel, [SOD2_CONV_DOT] = &sod2_conv_dot,
-    [SOD2_CONV_WINO6] = &sod2_conv_wino6,
     [SOD2_CONV_WINO2] = &sod2_conv_wino2, [SOD2_CONV_WINO3] = &sod2_conv_wino3, [SOD2_CONV_WINO4] = &sod2_conv_wino4,
-    [SOD2_CONV_DEPTHWISE] = &sod2_conv_depthwise, [SOD2_CONV_TAPS] = &sod2_conv_taps};
+    [SOD2_CONV_WINO6] = &sod2_conv_wino6, [SOD2_CONV_DEPTHWISE] = &sod2_conv_depthwise, [SOD2_CONV_TAPS] = &sod2_conv_taps};
 
 /* Whether there is nothing to compute: also at a shape whose sizes make no sense, because this branch is not taken. */
 static int is_empty(const sod2_conv *c) {

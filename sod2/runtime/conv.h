@@ -32,9 +32,9 @@ typedef struct sod2_conv {
   sod2_prologue prologue;               /* computes x where it is read: stride 1, not 1x1, not depthwise, several oc; or NULL */
   const void *prologue_args;
   const float *w[SOD2_CONV_VERSIONS];   /* packed weights of each version, NULL where not kept */
-  float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL, as max(sum + bias, least): */
-  const float *bias;                    /* [oc] or NULL, */
-  int rectified;                        /* least is 0 or -infinity */
+  float *y;                             /* [n][oc][oh][ow]; written only where epilogue is NULL, with */
+  const float *bias;                    /* [oc] or NULL added, */
+  int rectified;                        /* and then a Relu */
   sod2_epilogue epilogue;               /* batch = image, row = output channel, col = oh * OW + ow */
   const void *epilogue_args;
   const float *touched[2];              /* [n][oc][oh][ow], what the epilogue reads or writes: fetched early; or NULL */

@@ -87,8 +87,8 @@ typedef struct panel_block {
   int copied;               /* 0: they are still to be made */
 } panel_block;
 
-/* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. Returns how many pixels went
-   to the output instead. */
+/* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. Returns how many pixels
+   went to the output instead. */
 static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_block *b, float *tile) {
   const sod2_conv *conv = w->c;
   const sod2_strips *s = w->strips;

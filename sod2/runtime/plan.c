@@ -50,8 +50,9 @@ static int sizes_fit(const int64_t *bytes, int32_t count) {
   return total <= (int64_t)1 << 62;
 }
 
-/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size. Under the address sanitizer every buffer is alone, between red zones, so that no kernel can write
-   behind its own unnoticed: the arena is one mapping, of which the sanitizer knows nothing else. */
+/* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size. Under the
+   address sanitizer every buffer is alone, between red zones, so that no kernel can write behind its own unnoticed: the
+   arena is one mapping, of which the sanitizer knows nothing else. */
 static int64_t place(const sod2_model *model, const uint8_t *given, sod2_plan *placed) {
   const sod2_program *program = placed->program;
 #ifdef __SANITIZE_ADDRESS__

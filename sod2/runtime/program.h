@@ -128,17 +128,17 @@ int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym
 int sod2_check_guards(const sod2_rules *rules, int32_t first, int32_t last, const char *what, const int64_t *sym,
                       char *message, int64_t capacity);
 
-/* Placement of a program's buffers once their sizes are known: byte offsets, and the arena's size. Buffers that are `given`
-   (NULL: none) stay at their offsets. `depth_of` is NULL where `depths` is 1. A planner is NULL when there is no memory.
-   arena.c; twin of sod2/memory.py. */
+/* Placement of a program's buffers once their sizes are known: byte offsets, and the arena's size. Buffers that are
+   `given` (NULL: none) stay at their offsets. `depth_of` is NULL where `depths` is 1. A planner is NULL when there is
+   no memory. arena.c; twin of sod2/memory.py. */
 typedef struct sod2_planner sod2_planner;
 sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range *range, const uint8_t *depth_of,
                                   int32_t depths);
 void sod2_planner_free(sod2_planner *planner);
 int64_t sod2_place_peak_first(sod2_planner *planner, const int64_t *bytes, const uint8_t *given, int64_t *offset);
 int64_t sod2_place_best_fit(sod2_planner *planner, const int64_t *bytes, const uint8_t *given, int64_t *offset);
-/* As sod2_place_peak_first, outer depths first where that costs the longest path little: needed[d] is the arena of a run
-   that touches no buffer deeper than d, and the last one is returned. */
+/* As sod2_place_peak_first, outer depths first where that costs the longest path little: needed[d] is the arena of a
+   run that touches no buffer deeper than d, and the last one is returned. */
 int64_t sod2_place_by_depth(sod2_planner *planner, const int64_t *bytes, int64_t *offset, int64_t *needed);
 int64_t sod2_live_peak(sod2_planner *planner, const int64_t *bytes);
 /* Bytes that each step leaves free below the peak of the buffers given (those without scratch): scratch of that size

@@ -109,8 +109,8 @@ enum {
 
 #define NOINLINE static __attribute__((noinline))
 
-/* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding error
-   of a sum grows with its longest chain; this one halves it, for 1 % of the time. */
+/* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding
+   error of a sum grows with its longest chain; this one halves it, for 1 % of the time. */
 #define SUM(R, LOOP, ...) SUM_OF(ROW, R, LOOP, STORE_TILE, __VA_ARGS__)
 #define SUM_OF(PART, R, LOOP, LAST, ...)                                                                              \
   do {                                                                                                                \
@@ -204,7 +204,7 @@ enum {
         a += lda - SOD2_VL;                                                                                           \
       }                                                                                                               \
       k -= WINOGRAD_CHAIN;                                                                                            \
-      __asm__("" : "+r"(ldc));                                                                                        \
+      __asm__("" : "+r"(ldc)); /* else GCC computes all addresses before the loop, and spills them */                 \
       if (accumulate) { ROWS_##R(ADD_LANES_ROW) }                                                                     \
       ROWS_##R(STORE_LANES_ROW)                                                                                       \
     }                                                                                                                 \
