@@ -372,9 +372,10 @@ def _tune(arguments: argparse.Namespace) -> None:
     emission = compiler.emit(arguments.model, options, target)
     measure = tune.measuring(emission, asdict(options), inputs, arguments.threads)
     subject = tune.subject(arguments.model.name, inputs, arguments.threads, target)
-    search = tune.Search(arguments.output, subject, measure, tune.used("\n".join(emission.functions)))
+    macros = tune.used("\n".join(emission.functions))
+    search = tune.Search(arguments.output, subject, tune.shipped(target), measure, macros)
     best = search.run(arguments.candidates, lambda line: print(line, flush=True))
-    print(f"{arguments.output}: {tune.changes(best.values) or 'the shipped values'}, {best.cost:.3f} of their time")
+    print(f"{arguments.output}: {search.changes(best.values) or 'the shipped values'}, {best.cost:.3f} of their time")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

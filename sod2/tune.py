@@ -16,7 +16,6 @@ model (conv_cost.py).
 import json
 import math
 import random
-import re
 import statistics
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +26,7 @@ from typing import Any
 from sod2 import artifact
 from sod2.artifact import CompiledModel
 from sod2.codegen.steps import Emission
-from sod2.codegen.target import RUNTIME, Target
+from sod2.codegen.target import Target, constants
 from sod2.errors import Error
 from sod2.graph import Array
 
@@ -40,7 +39,7 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "SOD2_WINOGRAD_TILES": (24, 36, 48, 72, 96),
     "SOD2_WINOGRAD_OWN_KIB": (96, 192, 320, 480, 640),
     "SOD2_WINOGRAD_SHARED_KIB": (320, 640, 960, 1280, 2560),
-    "SOD2_WINOGRAD_WEIGHTS_KIB": (512, 1024, 2048, 4096, 8192),
+    "SOD2_WINOGRAD_WEIGHTS_KIB": (1024, 4096, 16384, 65536),
     "SOD2_STRIP_OWN_KIB": (160, 320, 480, 640, 960, 1280),
     "SOD2_STRIP_KIB": (128, 256, 384, 512, 768, 1024),
 }
@@ -68,10 +67,9 @@ class Candidate:
     cost: float
 
 
-def shipped() -> dict[str, int]:
-    """The values of runtime/tuning.h, of the macros that are searched."""
-    found = dict(re.findall(r"^#define (SOD2_\w+) (\d+)$", (RUNTIME / "tuning.h").read_text(), re.MULTILINE))
-    return {name: int(found[name]) for name in CHOICES}
+def shipped(target: Target) -> dict[str, int]:
+    """The values of runtime/tuning.h for a target, of the macros that are searched."""
+    return dict(zip(CHOICES, constants(target.cc, target.cflags, "tuning.h", tuple(CHOICES)), strict=True))
 
 
 def used(code: str) -> tuple[str, ...]:
@@ -97,17 +95,19 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 class Search:
-    """One search of `macros`: `measure(values, rounds)` tells the cost of values; what is found lies in `path`."""
+    """One search of `macros` around `start`: `measure(values, rounds)` tells the cost; what is found lies in `path`."""
 
     def __init__(
         self,
         path: Path,
         subject: Mapping[str, object],
+        start: Values,
         measure: Callable[[Values, int], float],
         macros: Collection[str] = tuple(CHOICES),
     ) -> None:
         self._path = path
         self._subject = dict(subject)
+        self._start = Candidate(start, 1.0)
         self._measure = measure
         self._macros = macros
         self._found = self._resumed()
@@ -123,30 +123,34 @@ class Search:
 
     def run(self, count: int, say: Callable[[str], None]) -> Candidate:
         """Measure until `count` candidates are known, or all; the best, or the shipped values where none is better."""
-        start = Candidate(shipped(), 1.0)
         count = min(count, math.prod(len(CHOICES[name]) for name in self._macros) - 1)
         while len(self._found) < count:
             values = self._next(random.Random(len(self._found)))
             self._found.append(Candidate(values, self._measure(values, _ROUNDS)))
-            self._write(start)
+            self._write(self._start)
             best = min(self._found, key=lambda c: c.cost)
-            say(f"{len(self._found)}/{count}: {self._found[-1].cost:.3f}, best {best.cost:.3f}  {changes(values)}")
-        best = min((start, *self._found), key=lambda c: c.cost)
-        if best is not start:
+            say(f"{len(self._found)}/{count}: {self._found[-1].cost:.3f}, best {best.cost:.3f}  {self.changes(values)}")
+        best = min((self._start, *self._found), key=lambda c: c.cost)
+        if best is not self._start:
             best = replace(best, cost=self._measure(best.values, _FINAL_ROUNDS))
-        chosen = best if best.cost < _GAIN else start
+        chosen = best if best.cost < _GAIN else self._start
         self._write(chosen)
         return chosen
+
+    def changes(self, values: Values) -> str:
+        """What differs from the values that the search began with."""
+        before = self._start.values
+        return " ".join(f"{name.removeprefix('SOD2_')}={v}" for name, v in values.items() if v != before[name])
 
     def _next(self, chance: random.Random) -> Values:
         """A candidate that was not measured yet."""
         known = [c.values for c in self._found]
-        parents = sorted((Candidate(shipped(), 1.0), *self._found), key=lambda c: c.cost)[:_PARENTS]
+        parents = sorted((self._start, *self._found), key=lambda c: c.cost)[:_PARENTS]
         a, b = (chance.choice(parents).values for _ in range(2))
         values = {name: chance.choice((a[name], b[name])) for name in CHOICES}
         while True:  # one that is known moves on
             values |= {name: _moved(name, values[name], chance) for name in self._macros}
-            if values not in known and values != shipped():
+            if values not in known and values != self._start.values:
                 return values
 
     def _write(self, best: Candidate) -> None:
@@ -169,11 +173,6 @@ def _moved(name: str, value: int, chance: random.Random) -> int:
     choices = CHOICES[name]
     at = choices.index(value) + chance.choice((-1, 1))
     return choices[min(max(at, 0), len(choices) - 1)]
-
-
-def changes(values: Values) -> str:
-    """What differs from the shipped values."""
-    return " ".join(f"{name.removeprefix('SOD2_')}={v}" for name, v in values.items() if v != shipped()[name])
 
 
 def measuring(

@@ -219,7 +219,7 @@ def _described(name: str, command: tuple[str, ...], flags: tuple[str, ...], link
         isa = "neon"
     else:
         isa = "portable"
-    lanes, rows, columns = _tile(command, flags)
+    lanes, rows, columns = constants(command, flags, "tile.h", ("SOD2_VL", "SOD2_MR", "SOD2_NR"))
     return Target(name.format(isa=isa), isa, lanes, rows, columns, command, flags, linker)
 
 
@@ -240,15 +240,13 @@ def _zig_flags() -> tuple[str, ...]:
 
 
 @functools.cache
-def _tile(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[int, int, int]:
-    """Floats in a vector, rows and columns of the register tile, as runtime/tile.h defines them."""
-    names = ("SOD2_VL", "SOD2_MR", "SOD2_NR")
-    text = _preprocess(command, (*flags, f"-I{RUNTIME}"), f'#include "tile.h"\nprobe {" ".join(names)}\n')
+def constants(command: tuple[str, ...], flags: tuple[str, ...], header: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Macros of a header of the runtime, as this compiler sees them."""
+    text = _preprocess(command, (*flags, f"-I{RUNTIME}"), f'#include "{header}"\nprobe {" ".join(names)}\n')
     values = text.strip().splitlines()[-1].split()[1:]
     if len(values) != len(names) or not all(value.isdecimal() for value in values):
-        raise ToolchainError(f"runtime/tile.h gives {values} for {', '.join(names)}: each must be an integer literal")
-    lanes, rows, columns = map(int, values)
-    return lanes, rows, columns
+        raise ToolchainError(f"runtime/{header} gives {values} for {', '.join(names)}: each must be an integer literal")
+    return tuple(map(int, values))
 
 
 @functools.cache

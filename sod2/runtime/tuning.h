@@ -5,6 +5,12 @@
 
 #include "kernel.h"
 
+#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's servers (SSE4A is AMD's): a core is far from the others */
+#ifndef SOD2_WINOGRAD_WEIGHTS_KIB
+#define SOD2_WINOGRAD_WEIGHTS_KIB 65536
+#endif
+#endif
+
 #ifndef SOD2_GEMM_DEPTH /* rows of a panel of B that stay in L1 while row blocks of A pass over them */
 #define SOD2_GEMM_DEPTH 768
 #endif
