@@ -13,14 +13,21 @@ static int is_empty(const sod2_conv *c) {
   return c->n <= 0 || c->oh <= 0 || c->ow <= 0;
 }
 
+/* The first version from `v` on of which there are weights. */
+static int next_kept(const sod2_conv *c, int v) {
+  while (v < SOD2_CONV_VERSIONS && !c->w[v]) v++;
+  return v;
+}
+
 int sod2_conv_choose(const sod2_conv *c, int threads) {
   (void)threads;
-  int best = -1;
-  double best_cost = 0;
-  for (int v = 0; v < SOD2_CONV_VERSIONS; v++) {
-    if (!c->w[v]) continue;
-    const double cost = is_empty(c) ? 0 : KERNELS[v]->cost(c);
-    if (best < 0 || cost < best_cost) best = v, best_cost = cost;
+  int best = next_kept(c, 0), other = next_kept(c, best + 1);
+  if (best == SOD2_CONV_VERSIONS) return -1;
+  if (other >= SOD2_CONV_VERSIONS || is_empty(c)) return best; /* plans are made for every new shape */
+  double best_cost = KERNELS[best]->cost(c);
+  for (; other < SOD2_CONV_VERSIONS; other = next_kept(c, other + 1)) {
+    const double cost = KERNELS[other]->cost(c);
+    if (cost < best_cost) best = other, best_cost = cost;
   }
   return best;
 }
