@@ -63,6 +63,8 @@ enum {
 #define FINISH_ROW(i) FINISH_LINE(COLUMNS, i)
 #define ADD_LANES_ROW(i) COLUMNS(ADD_LANES, i)
 #define STORE_LANES_ROW(i) COLUMNS(STORE_LANES, i)
+#define ADD_LANES_HALF(i) HALF(ADD_LANES, i)
+#define STORE_LANES_HALF(i) HALF(STORE_LANES, i)
 #define ZERO_HALF(i) HALF(ZERO, i)
 #define ADD_HALF(i) HALF(ADD, i) NEXT_ROW
 #define STORE_HALF(i) HALF(STORE, i) NEXT_ROW
@@ -73,6 +75,7 @@ enum {
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
 #define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
+#define CHANNEL_HALF(i) { vf x = vf_splat(a[i * SOD2_VL]); HALF(MULTIPLY, i) }
 /* One pointer walks down the rows of C: else GCC computes the address of each, before the first is stored. */
 #define NEXT_ROW row += ldc; __asm__("" : "+r"(row));
 /* Row i of a row-major A, addressed from every fourth row: base + {0, 1, 2, 3} * lda keeps pointers in registers. */
@@ -97,15 +100,6 @@ enum {
 #define PREFETCH(p)                                                                                                   \
   __builtin_prefetch(p, 0, 2);                                                                                        \
   if (SOD2_NR > 16) __builtin_prefetch((p) + 16, 0, 2);
-
-/* One channel of the kernels for Winograd. */
-#define CHANNEL_STEP(R)                                                                                               \
-  COLUMNS(LOAD_B, 0)                                                                                                  \
-  PREFETCH(next)                                                                                                      \
-  next += SOD2_NR;                                                                                                    \
-  ROWS_##R(CHANNEL_ROW)                                                                                               \
-  a++;                                                                                                                \
-  b += SOD2_NR;
 
 #define NOINLINE static __attribute__((noinline))
 
@@ -152,6 +146,29 @@ enum {
   }
 #define FIND_B const float *b = b0 + *offset++;
 
+/* The kernels for Winograd: what they do with the part of a row of B that they take, in each step. */
+#define DEFINE_CHANNELS(name, PART, R, LOOP, ...)                                                                     \
+  NOINLINE void name(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,                   \
+                     const float *next) {                                                                             \
+    for (int accumulate = 0; !accumulate || k > 0; accumulate = 1) {                                                  \
+      ROWS_##R(ZERO_##PART)                                                                                           \
+      for (int64_t left = sod2_imin(WINOGRAD_CHAIN, k); left > 0; left -= SOD2_VL) {                                  \
+        LOOP for (int64_t lane = sod2_imin(SOD2_VL, left); lane > 0; lane--) {                                        \
+          __VA_ARGS__                                                                                                 \
+          next += SOD2_NR;                                                                                            \
+          ROWS_##R(CHANNEL_##PART)                                                                                    \
+          a++;                                                                                                        \
+          b += SOD2_NR;                                                                                               \
+        }                                                                                                             \
+        a += lda - SOD2_VL;                                                                                           \
+      }                                                                                                               \
+      k -= WINOGRAD_CHAIN;                                                                                            \
+      __asm__("" : "+r"(ldc)); /* else GCC computes all addresses before the loop, and spills them */                 \
+      if (accumulate) { ROWS_##R(ADD_LANES_##PART) }                                                                  \
+      ROWS_##R(STORE_LANES_##PART)                                                                                    \
+    }                                                                                                                 \
+  }
+
 #define DEFINE_TILE(R, LOOP)                                                                                          \
   NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,\
                            int accumulate) {                                                                          \
@@ -195,20 +212,8 @@ enum {
         COLUMNS(LOAD_B, 0)                                                                                            \
         COLUMNS(COPY_B, 0)                                                                                            \
         copy += SOD2_NR;)                                                                                             \
-  NOINLINE void channels_##R(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,           \
-                             const float *next) {                                                                     \
-    for (int accumulate = 0; !accumulate || k > 0; accumulate = 1) {                                                  \
-      ROWS_##R(ZERO_ROW)                                                                                              \
-      for (int64_t left = sod2_imin(WINOGRAD_CHAIN, k); left > 0; left -= SOD2_VL) {                                  \
-        LOOP for (int64_t lane = sod2_imin(SOD2_VL, left); lane > 0; lane--) { CHANNEL_STEP(R) }                      \
-        a += lda - SOD2_VL;                                                                                           \
-      }                                                                                                               \
-      k -= WINOGRAD_CHAIN;                                                                                            \
-      __asm__("" : "+r"(ldc)); /* else GCC computes all addresses before the loop, and spills them */                 \
-      if (accumulate) { ROWS_##R(ADD_LANES_ROW) }                                                                     \
-      ROWS_##R(STORE_LANES_ROW)                                                                                       \
-    }                                                                                                                 \
-  }
+  DEFINE_CHANNELS(channels_##R, ROW, R, LOOP, COLUMNS(LOAD_B, 0) PREFETCH(next))                                      \
+  DEFINE_CHANNELS(half_channels_##R, HALF, R, LOOP, HALF(LOAD_B, 0) __builtin_prefetch(next, 0, 2);)
 
 DEFINE_TILE(1, SHORT_LOOP)
 DEFINE_TILE(2, SHORT_LOOP)
@@ -242,6 +247,7 @@ const sod2_tile_panel sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);
 const sod2_tile_panel sod2_tile_copy_b[SOD2_MR + 1] = TABLE(copy_b);
 const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1] = TABLE(dense_b);
 const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1] = TABLE(channels);
+const sod2_tile_lanes sod2_tile_half_channels[SOD2_MR + 1] = TABLE(half_channels);
 
 void sod2_transpose(const float *src, int64_t lds, float *dst, int64_t ldd) {
   vf v[SOD2_VL];

@@ -60,6 +60,7 @@ extern const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1];  /* reads one at b:
 typedef void (*sod2_tile_lanes)(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,
                                 const float *next);
 extern const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1];
+extern const sod2_tile_lanes sod2_tile_half_channels[SOD2_MR + 1]; /* columns 0 to NR / 2 of B and C */
 
 /* `size` rows are cut into `sod2_blocks(size)` blocks of nearly equal height: 5 and 6 rather than 6, 6, .. and 1. */
 SOD2_INLINE int64_t sod2_blocks(int64_t size) { return (size + SOD2_MR - 1) / SOD2_MR; }

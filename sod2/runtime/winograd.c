@@ -202,11 +202,13 @@ static void product_stage(const winograd_job *job, int64_t count, int64_t panel,
   const winograd_plan *p = &job->plan;
   const int64_t blocks = sod2_blocks(count), step = p->depth * SOD2_NR;
   const float *u = job->u + panel * p->planes * step;
+  const int half = job->c->oc - panel * SOD2_NR <= SOD2_NR / 2; /* the rest of the last panel is padding */
+  const sod2_tile_lanes *kernels = half ? sod2_tile_half_channels : sod2_tile_channels;
   for (int64_t xi = 0; xi < p->planes; xi++, u += step, v += p->depth * count + PAD, products += SOD2_NR * count + PAD)
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t t = sod2_block_start(b, count, blocks), height = sod2_block_start(b + 1, count, blocks) - t;
-      sod2_tile_channels[height](p->channels, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL,
-                                 count * SOD2_VL, u + step);
+      kernels[height](p->channels, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL, count * SOD2_VL,
+                      u + step);
     }
 }
 
