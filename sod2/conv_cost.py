@@ -16,10 +16,11 @@ from sod2.packing import Tile, winograd_inputs, winograd_phases
 
 _STRIP_CYCLES = 0.4  # per float of the image
 _STORE_CYCLES = {"panel": 5.5, "pixel": 8.0}  # per vector of results
+_PAGE = 1024  # floats: rows of larger images lie on pages of their own
 _DOT_CYCLES = 10.0  # per row of one pixel: the sum of its lanes
 _GATHER_CYCLES = 1.0  # per input of one pixel, copied next to each other
 _SLOWER_PER_TAP = 1 / 16384  # of panels, whose rows lie a channel apart
-_SPLIT = 1.03  # of those that begin within a cache line, where no dense copies are made:
+_SPLIT = 1.03  # of those that begin within a cache line, where L1 holds no dense copies:
 _NEAR = 1 << 13  # floats of two panels at most
 _TRANSFORM_CYCLES = {2: 80.0, 3: 230.0, 4: 250.0, 6: 550.0}  # per tile and vector of channels
 _ADD_CYCLES = 4.0  # per vector of outputs and tap, whose products were computed before
@@ -138,7 +139,8 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
         return tiles + _STORE_CYCLES[version] * lines * pixels * layer.oc / tile.lanes + _strip_cycles(layer)
     if version == "pixel":
         panels = layer.groups * ceil(layer.oc // layer.groups / tile.nr)
-        tiles = lines * _block_cycles(pixels, tile) * panels * layer.depth
+        apart = min(1.0, pixels / _PAGE) * tile.apart / 100 if layer.in_place else 0.0
+        tiles = lines * _block_cycles(pixels, tile) * panels * layer.depth * (1 + apart)
         return tiles + _STORE_CYCLES[version] * lines * pixels * panels * tile.nr / tile.lanes + _strip_cycles(layer)
     if version == "dot":
         gathered = 0.0 if layer.in_place and pixels == 1 else _GATHER_CYCLES * layer.depth

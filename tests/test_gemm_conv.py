@@ -113,7 +113,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     lib.sod2_pool_create.restype = PTR
     lib.test_cost.restype = ctypes.c_double
     lib.sod2_conv_scratch.restype = lib.sod2_conv_transpose_scratch.restype = lib.sod2_gemm_packed_floats.restype = I64
-    shape = (ctypes.c_int32 * 3).in_dll(lib, "test_tile")
+    shape = (ctypes.c_int32 * 4).in_dll(lib, "test_tile")
     pool = ctypes.c_void_p(lib.sod2_pool_create(2))
     yield Kernels(lib, packing.Tile(*shape), (None, pool))
     lib.sod2_pool_free(pool)

@@ -63,6 +63,7 @@ class Target:
     lanes: int  # floats in a vector
     mr: int  # rows of the register tile
     nr: int  # columns of the register tile
+    apart: int  # percent that it takes longer where it reads many pages
     cc: tuple[str, ...]
     cflags: tuple[str, ...]
     ldflags: tuple[str, ...]
@@ -72,7 +73,7 @@ class Target:
 
     @property
     def tile(self) -> Tile:
-        return Tile(self.lanes, self.mr, self.nr)
+        return Tile(self.lanes, self.mr, self.nr, self.apart)
 
 
 def default_cache() -> Path:
@@ -219,8 +220,9 @@ def _described(name: str, command: tuple[str, ...], flags: tuple[str, ...], link
         isa = "neon"
     else:
         isa = "portable"
-    lanes, rows, columns = constants(command, flags, "tile.h", ("SOD2_VL", "SOD2_MR", "SOD2_NR"))
-    return Target(name.format(isa=isa), isa, lanes, rows, columns, command, flags, linker)
+    names = ("SOD2_VL", "SOD2_MR", "SOD2_NR", "SOD2_APART")
+    lanes, rows, columns, apart = constants(command, flags, "tile.h", names)
+    return Target(name.format(isa=isa), isa, lanes, rows, columns, apart, command, flags, linker)
 
 
 def _is_zig(command: Sequence[str]) -> bool:

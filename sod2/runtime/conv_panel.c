@@ -9,8 +9,9 @@
    last panel of an image that is read in place is copied first: its vectors would read beyond the image.
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
-   block that follows. Where panels have few taps, so that L1 holds some of them, a block has no more, and the first of
-   several row blocks leaves dense copies there for the others: L2 is then free for the results on their way. */
+   block that follows. Where there is room for dense copies of several panels, a block has no more, and the first of
+   several row blocks leaves them for the others: rows of a panel lie a channel apart, each on another page and perhaps
+   all in one set of a cache. Each of the others fetches its share of the next block's panels. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -19,7 +20,8 @@ enum {
   TILE_LD = SOD2_PANEL_PIXELS * SOD2_NR + SOD2_NR + SOD2_VL, /* a panel is written and squeezed behind its last pixel */
   HALF = SOD2_NR / 2,  /* of a panel: the last one of a run may have no more positions */
   LINE = 16,           /* floats */
-  NEAR = 1 << 13,      /* floats of dense copies in L1, */
+  COPIES = (SOD2_PANEL_COPIES_KIB << 10) / 4, /* floats of dense copies of a thread, */
+  LEAST = 1 << 13,     /* which L1 holds, taken even where they raise the peak, */
   MANY = 3,            /* for so many row blocks or more */
   LARGE = 1 << 17,     /* floats of weights that do not stay in L2, */
   ROOM = 1 << 14,      /* and of a row block that it has room for beside pixels and the one at work */
@@ -27,7 +29,7 @@ enum {
   MIN_CYCLES = 1 << 15 /* of a chunk: some 10 us */
 };
 static const double STORE_CYCLES = 5.5, SLOWER_PER_TAP = 1.0 / 16384; /* rows of a panel are a channel apart; */
-static const double SPLIT = 1.03; /* where they begin within a cache line, and no dense copies are made */
+static const double SPLIT = 1.03; /* where they begin within a cache line, and L1 holds no dense copies */
 
 typedef struct panel_plan {
   int64_t rows, row_blocks; /* output channels of a group */
@@ -37,7 +39,7 @@ typedef struct panel_plan {
   int64_t runs;             /* pieces of a window that are contiguous in the output */
   int64_t positions, panels; /* of a run */
   int64_t blocks;           /* that the panels of a run are cut into */
-  int64_t near;             /* panels of a block of which L1 holds dense copies, or 0 */
+  int64_t copies;           /* panels of a block, where these have dense copies, or 0 */
   int direct;               /* panels without gaps store their results themselves */
 } panel_plan;
 
@@ -55,10 +57,22 @@ static int32_t *tail_offsets(const sod2_window *w) {
   return (int32_t *)(w->scratch + w->strips->depth * SOD2_NR);
 }
 
+/* Floats of scratch before the dense copies. */
+static int64_t plain_floats(const sod2_strips *s) { return s->offsets + s->owners * s->floats + tail_floats(s); }
+
+/* Panels of which a thread has dense copies. */
+static int64_t copied_panels(const sod2_conv *c, const sod2_strips *s, int threads) {
+  if (sod2_blocks(c->oc / c->groups) < MANY) return 0;
+  const int64_t allowed = c->scratch_limit > 0 ? (c->scratch_limit / 4 - plain_floats(s)) / threads : COPIES;
+  const int64_t floats = sod2_imin(COPIES, sod2_imax(LEAST, allowed));
+  const int64_t panels = sod2_imin(SOD2_PANEL_PIXELS, floats / sod2_imax(1, s->depth * SOD2_NR));
+  return panels > 1 ? panels : 0;
+}
+
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
   const sod2_strips s = sod2_strips_plan(c, threads);
-  return s.offsets + s.owners * s.floats + tail_floats(&s);
+  return plain_floats(&s) + threads * copied_panels(c, &s, threads) * s.depth * SOD2_NR;
 }
 
 /* Pixels before a position of lines of `columns` pixels. */
@@ -85,6 +99,7 @@ typedef struct panel_block {
   sod2_tile_panel kernel;
   float *copies;            /* dense panels, NULL where there are none; */
   int copied;               /* 0: they are still to be made */
+  int64_t share, rows;      /* where they are made: rows of the panels of the next block, to be fetched */
 } panel_block;
 
 /* tile[row][pixel]. What a panel has behind its last pixel is overwritten by the next panel. Returns how many pixels
@@ -111,9 +126,9 @@ static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_b
     sod2_tile_panel kernel = width == HALF ? sod2_tile_half_b[b->height] : b->kernel;
     if (copy && width != HALF) {
       kernel = (b->copied ? sod2_tile_dense_b : sod2_tile_copy_b)[b->height];
-      if (b->copied) base = copy;
+      if (b->copied) base += (b->last - b->first) * SOD2_NR, offset += b->share;
     }
-    kernel(s->depth, b->weights, base, offset, tile + pixel - begin, TILE_LD, direct ? &end : NULL, copy);
+    kernel(s->depth, b->weights, base, offset, tile + pixel - begin, TILE_LD, direct ? &end : NULL, copy, b->rows);
     if (copy) copy += s->depth * SOD2_NR;
     if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, b->height, x, p->pitch, w->columns);
   }
@@ -128,13 +143,17 @@ static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block
   const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(b.last * SOD2_NR, p->pitch, w->columns));
   const float *weights = w->c->w[SOD2_CONV_PANEL] + w->group * p->rows * depth;
   const int streamed = p->rows * depth > LARGE && SOD2_MR * depth < ROOM;
-  float tile[SOD2_MR * TILE_LD], copies[NEAR];
+  float tile[SOD2_MR * TILE_LD];
   for (int64_t i = first; i < last; i++) {
     const int64_t row = sod2_block_start(i, p->rows, p->row_blocks);
     b.row = w->group * p->rows + row, b.height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
     b.weights = weights + row * depth;
     b.kernel = (streamed && i > first ? sod2_tile_stream_a : sod2_tile_gather_b)[b.height];
-    b.copies = p->near ? copies : NULL, b.copied = i > first;
+    b.copied = i > first;
+    if (b.copied) { /* the others share what is to be fetched */
+      b.share = depth * (i - first - 1) / (last - first - 1);
+      b.rows = depth * (i - first) / (last - first - 1) - b.share;
+    }
     const int64_t stored = multiply(w, p, &b, tile), next = pixel + stored;
     if (next < end)
       sod2_conv_store(w->c, tile + stored, TILE_LD, w->image, b.row, b.height,
@@ -144,6 +163,7 @@ static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block
 
 /* Whole lines are one run: they follow each other in the output. */
 static panel_plan plan_of(const sod2_window *w) {
+  const int64_t copies = *(const int64_t *)w->plan;
   panel_plan p = {.rows = w->c->oc / w->c->groups, .row_blocks = sod2_blocks(w->c->oc / w->c->groups)};
   p.first = sod2_window_share(w, w->share, p.row_blocks);
   p.count = sod2_window_share(w, w->share + 1, p.row_blocks) - p.first;
@@ -153,16 +173,15 @@ static panel_plan plan_of(const sod2_window *w) {
   p.panels = (p.positions + SOD2_NR - 1) / SOD2_NR;
   const double cycles = (double)(p.runs * p.panels * w->strips->depth) * sod2_block_cycles(p.rows) / (double)w->shares;
   const int64_t wanted = sod2_imin(CHUNKS * w->threads, (int64_t)(cycles / MIN_CYCLES));
-  const int64_t copies = sod2_imin(SOD2_PANEL_PIXELS, NEAR / sod2_imax(1, w->strips->depth * SOD2_NR));
-  p.near = copies > 1 && p.count >= MANY ? copies : 0;
-  const int64_t most = p.near ? p.near : SOD2_PANEL_PIXELS;
+  p.copies = p.count >= MANY ? copies : 0;
+  const int64_t most = p.copies ? p.copies : SOD2_PANEL_PIXELS;
   p.blocks = (p.panels + most - 1) / most;
   if (p.count == 1) /* the panels alone are what can be shared */
     p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
   const int64_t blocks = p.runs * p.blocks;
-  p.pieces = p.near ? sod2_imin(p.count / MANY, wanted / blocks) : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
+  p.pieces = p.copies ? sod2_imin(p.count / MANY, wanted / blocks) : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
   p.pieces = sod2_imax(1, p.pieces); /* each makes copies of its own */
-  if (p.near || p.pieces == 1) /* as many for each thread */
+  if (p.copies || p.pieces == 1) /* as many for each thread */
     p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
   p.direct = !w->c->epilogue && p.positions == w->lines / p.runs * w->columns;
   return p;
@@ -174,11 +193,12 @@ static int64_t chunks(const sod2_window *w) {
 }
 
 static void compute(const sod2_window *w, int64_t chunk, int thread) {
-  (void)thread;
   const panel_plan p = plan_of(w);
   const int64_t piece = chunk % p.pieces, block = chunk / p.pieces % p.blocks;
-  const int64_t first = p.panels * block / p.blocks, last = p.panels * (block + 1) / p.blocks;
-  compute_piece(w, &p, (panel_block){.line = chunk / p.pieces / p.blocks, .first = first, .last = last}, piece);
+  panel_block b = {.line = chunk / p.pieces / p.blocks};
+  b.first = p.panels * block / p.blocks, b.last = p.panels * (block + 1) / p.blocks;
+  if (p.copies) b.copies = w->scratch + tail_floats(w->strips) + thread * p.copies * w->strips->depth * SOD2_NR;
+  compute_piece(w, &p, b, piece);
 }
 
 static void copy_tail(const sod2_window *w) {
@@ -199,7 +219,8 @@ static void copy_tail(const sod2_window *w) {
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
   const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
-  sod2_strips_run(c, &s, NULL, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
+  const int64_t copies = copied_panels(c, &s, sod2_pool_threads(pool));
+  sod2_strips_run(c, &s, &copies, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
 }
 
 /* The tile steps, then what the epilogue costs a vector of results: measured. */
@@ -210,7 +231,7 @@ static double cost(const sod2_conv *c) {
   const double depth = (double)sod2_strips_depth(c);
   const double tiles = panels * depth * sod2_block_cycles(c->oc / c->groups);
   const double store = STORE_CYCLES * (double)(c->n * lines * pixels * c->oc) / SOD2_VL;
-  const int split = sod2_strips_in_place(c) && pixels % LINE != 0 && depth * SOD2_NR * 2 > NEAR;
+  const int split = sod2_strips_in_place(c) && pixels % LINE != 0 && depth * SOD2_NR * 2 > LEAST;
   return tiles * (1 + SLOWER_PER_TAP * depth) * (split ? SPLIT : 1) + store + sod2_strips_cost(c);
 }
 

@@ -15,7 +15,7 @@ enum {
   MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
-static const double STORE_CYCLES = 8;
+static const double STORE_CYCLES = 8, PAGE = 1024; /* floats */
 
 typedef struct pixel_plan {
   int64_t rows, panels; /* output channels of a group */
@@ -108,7 +108,8 @@ static double cost(const sod2_conv *c) {
   const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
   const int64_t pixels = sod2_strips_pixels(c);
   const double lines = (double)sod2_strips_lines(c);
-  const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)sod2_strips_depth(c);
+  const double apart = sod2_strips_in_place(c) ? fmin(1, (double)pixels / PAGE) * SOD2_APART / 100 : 0;
+  const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)sod2_strips_depth(c) * (1 + apart);
   return tiles + STORE_CYCLES * lines * (double)pixels * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c);
 }
 

@@ -11,7 +11,8 @@
 enum {
   CHAIN = 128,
   WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
-  FEW = SOD2_MR / 3 /* rows: their panels stream by as fast as the hardware prefetcher brings them */
+  FRACTION = 16,       /* bits of a row, of which a step fetches a part */
+  FEW = SOD2_MR / 3    /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 
 #if defined(__clang__)
@@ -135,10 +136,11 @@ enum {
 /* What sod2_tile_panel does with the part of row k of B that it takes. */
 #define DEFINE_PANEL(name, PART, R, LOOP, ...)                                                                        \
   NOINLINE void name(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,        \
-                     const sod2_tile_end *end, float *copy) {                                                         \
-    const int64_t following = k * R;                                                                                  \
+                     const sod2_tile_end *end, float *copy, int64_t rows) {                                           \
+    const int64_t following = k * R, rate = (rows << FRACTION) / sod2_imax(1, k);                                     \
+    int64_t ahead = 0;                                                                                                \
     int accumulate = 0;                                                                                               \
-    (void)following, (void)offset, (void)copy;                                                                        \
+    (void)following, (void)rate, (void)ahead, (void)offset, (void)copy;                                               \
     SUM_OF(PART, R, LOOP, END_TILE,                                                                                   \
         __VA_ARGS__                                                                                                   \
         ROWS_##R(PACKED_##PART)                                                                                       \
@@ -206,7 +208,12 @@ enum {
   DEFINE_PANEL(gather_b_##R, ROW, R, LOOP, FIND_B PREFETCH(b + 2 * SOD2_NR) COLUMNS(LOAD_B, 0))                       \
   DEFINE_PANEL(stream_a_##R, ROW, R, LOOP, FIND_B PREFETCH(a + following) COLUMNS(LOAD_B, 0))                         \
   DEFINE_PANEL(half_b_##R, HALF, R, LOOP, FIND_B HALF(LOAD_B, 0))                                                     \
-  DEFINE_PANEL(dense_b_##R, ROW, R, LOOP, const float *b = b0; b0 += SOD2_NR; COLUMNS(LOAD_B, 0))                     \
+  DEFINE_PANEL(dense_b_##R, ROW, R, LOOP,                                                                             \
+        const float *b = copy, *next = b0 + offset[ahead >> FRACTION];                                                \
+        PREFETCH(next)                                                                                                \
+        ahead += rate;                                                                                                \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        copy += SOD2_NR;)                                                                                             \
   DEFINE_PANEL(copy_b_##R, ROW, R, LOOP,                                                                              \
         FIND_B PREFETCH(b + 2 * SOD2_NR)                                                                              \
         COLUMNS(LOAD_B, 0)                                                                                            \

@@ -21,6 +21,13 @@
 #endif
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
+/* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied: measured. */
+#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's, see tuning.h */
+#define SOD2_APART 30
+#else
+#define SOD2_APART 0
+#endif
+
 /* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0. A kernel
    through which B streams fetches it early: each step of k NR floats at `next`, which then moves on by `stride`. */
 typedef void (*sod2_tile)(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
@@ -48,12 +55,13 @@ typedef struct sod2_tile_end {
 
 /* Panels of B, A(i, k) = a[k * rows + i]. C has room for partial sums where there is an `end`, which may be NULL. */
 typedef void (*sod2_tile_panel)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc,
-                                const sod2_tile_end *end, float *copy);
+                                const sod2_tile_end *end, float *copy, int64_t rows);
 extern const sod2_tile_panel sod2_tile_gather_b[SOD2_MR + 1]; /* B(k, j) = b[offset[k] + j]; fetches panel after next */
 extern const sod2_tile_panel sod2_tile_half_b[SOD2_MR + 1];   /* columns 0 to NR / 2 of it */
 extern const sod2_tile_panel sod2_tile_stream_a[SOD2_MR + 1]; /* fetches the rows of A that follow instead */
 extern const sod2_tile_panel sod2_tile_copy_b[SOD2_MR + 1];   /* leaves a dense panel at `copy` */
-extern const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1];  /* reads one at b: B(k, j) = b[k * NR + j] */
+extern const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1];  /* reads one there: B(k, j) = copy[k * NR + j], and
+                                                                 fetches `rows` of b instead, evenly */
 
 /* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at
    c[j * ldc + i * VL]. `next` is the panel of B that follows: its lines are prefetched, one a step. */

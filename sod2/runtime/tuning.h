@@ -5,7 +5,10 @@
 
 #include "kernel.h"
 
-#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's servers (SSE4A is AMD's): a core is far from the others */
+#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's servers (SSE4A is AMD's): a core is far from the others, its L2 large */
+#ifndef SOD2_PANEL_COPIES_KIB
+#define SOD2_PANEL_COPIES_KIB 256
+#endif
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB
 #define SOD2_WINOGRAD_WEIGHTS_KIB 65536
 #endif
@@ -19,6 +22,9 @@
 #endif
 #ifndef SOD2_PANEL_PIXELS /* panels of pixels of a piece of work */
 #define SOD2_PANEL_PIXELS 8
+#endif
+#ifndef SOD2_PANEL_COPIES_KIB /* dense copies of panels that a thread has */
+#define SOD2_PANEL_COPIES_KIB 32
 #endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
