@@ -179,7 +179,8 @@ static panel_plan plan_of(const sod2_window *w) {
   if (p.count == 1) /* the panels alone are what can be shared */
     p.blocks = sod2_imax(p.blocks, sod2_imin(p.panels, wanted / p.runs));
   const int64_t blocks = p.runs * p.blocks;
-  p.pieces = p.copies ? sod2_imin(p.count / MANY, wanted / blocks) : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
+  p.pieces = p.copies ? sod2_imin(p.count / SOD2_PANEL_ROWS, wanted / blocks)
+                      : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
   p.pieces = sod2_imax(1, p.pieces); /* each makes copies of its own */
   if (p.copies || p.pieces == 1) /* as many for each thread */
     p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);

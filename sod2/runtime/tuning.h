@@ -9,6 +9,9 @@
 #ifndef SOD2_PANEL_COPIES_KIB
 #define SOD2_PANEL_COPIES_KIB 256
 #endif
+#ifndef SOD2_PANEL_ROWS
+#define SOD2_PANEL_ROWS 8
+#endif
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB
 #define SOD2_WINOGRAD_WEIGHTS_KIB 65536
 #endif
@@ -25,6 +28,9 @@
 #endif
 #ifndef SOD2_PANEL_COPIES_KIB /* dense copies of panels that a thread has */
 #define SOD2_PANEL_COPIES_KIB 32
+#endif
+#ifndef SOD2_PANEL_ROWS /* row blocks, at least, of a piece of work that makes its own */
+#define SOD2_PANEL_ROWS 3
 #endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
