@@ -455,6 +455,15 @@ def test_winograd(kernels: Kernels, case: Case, version: str) -> None:
     check_conv(kernels, case, version)
 
 
+@pytest.mark.parametrize("version", ["wino4", "wino6"])
+def test_scratch_of_winograd_keeps_its_limit(kernels: Kernels, version: str) -> None:
+    """Eight threads share a block where blocks of their own, for weights as large as these, would need more."""
+    case, limit = Case(1, 256, 256, (56, 56), (3, 3), pads=(1, 1, 1, 1)), 3 << 20
+    conv = case.conv(case.out(), limit)
+    size = kernels.lib.sod2_conv_scratch(ctypes.byref(conv), packing.CONV_VERSIONS.index(version), 8)
+    assert size < 1.02 * limit  # planes are padded
+
+
 @pytest.mark.parametrize("version", ["panel", "pixel", "wino4"])
 def test_a_relu_keeps_nan(kernels: Kernels, version: str) -> None:
     """Whole vectors of pixels, and a part of one."""

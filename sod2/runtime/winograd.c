@@ -37,7 +37,7 @@ enum {
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
   SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
   OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
-  FAR_WEIGHT_BYTES = 4 << 20, /* larger ones come from beyond L2 each time: blocks may be twice as large */
+  FAR_WEIGHT_BYTES = 4 << 20, /* larger ones come from beyond L2 each time: blocks are twice as large, or shared */
   MIN_OWN_TILES = 8 /* of a thread: half of a shared V has to come from another core, maybe from another chip */
 };
 static const double BYTES_PER_CYCLE = 6;
@@ -62,14 +62,15 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
   p.panels = (c->oc + SOD2_NR - 1) / SOD2_NR;
   const int64_t tile_bytes = p.planes * sod2_imax(p.depth, SOD2_VL) * 4, weights = tile_bytes * p.panels * SOD2_NR;
   const int64_t wanted = sod2_imin(4 * threads, p.tiles / SOD2_MR);
-  const int64_t own_v = weights > FAR_WEIGHT_BYTES ? 2 * OWN_V_BYTES : OWN_V_BYTES;
-  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(OWN_TILES, own_v / tile_bytes));
-  p.shared = weights > OWN_WEIGHT_BYTES || p.tiles < threads * MIN_OWN_TILES;
+  const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4, own = threads * (v + products);
+  const int far = weights > FAR_WEIGHT_BYTES;
+  int64_t fit = sod2_imax(SOD2_MR, sod2_imin(OWN_TILES, (far ? 2 : 1) * OWN_V_BYTES / tile_bytes));
+  p.shared = weights > OWN_WEIGHT_BYTES || p.tiles < threads * MIN_OWN_TILES ||
+             (far && c->scratch_limit > 0 && c->scratch_limit < own * SOD2_MR);
   if (p.shared) fit = sod2_imax(SOD2_MR, sod2_imin(SHARED_TILES, SHARED_V_BYTES / tile_bytes));
   if (c->scratch_limit > 0) {
-    const int64_t v = p.planes * p.depth * 4, products = p.planes * SOD2_NR * 4;
     const int64_t least = m == 6 ? SOD2_MR / 2 : SOD2_MR; /* of so many planes: no more scratch than F(4) needs */
-    fit = sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : threads * (v + products)));
+    fit = sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : own));
     fit = sod2_imax(fit, least);
   }
   p.blocks = (p.tiles + fit - 1) / fit;
