@@ -139,7 +139,7 @@ def conv_cycles(version: str, layer: ConvLayer, tile: Tile) -> float:
         return tiles + _STORE_CYCLES[version] * lines * pixels * layer.oc / tile.lanes + _strip_cycles(layer)
     if version == "pixel":
         panels = layer.groups * ceil(layer.oc // layer.groups / tile.nr)
-        apart = min(1.0, pixels / _PAGE) * tile.apart / 100 if layer.in_place else 0.0
+        apart = min(1.0, pixels / _PAGE) ** 2 * tile.apart / 100 if layer.in_place else 0.0
         tiles = lines * _block_cycles(pixels, tile) * panels * layer.depth * (1 + apart)
         return tiles + _STORE_CYCLES[version] * lines * pixels * panels * tile.nr / tile.lanes + _strip_cycles(layer)
     if version == "dot":

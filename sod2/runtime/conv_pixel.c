@@ -108,7 +108,8 @@ static double cost(const sod2_conv *c) {
   const double panels = (double)(c->groups * ((c->oc / c->groups + SOD2_NR - 1) / SOD2_NR));
   const int64_t pixels = sod2_strips_pixels(c);
   const double lines = (double)sod2_strips_lines(c);
-  const double apart = sod2_strips_in_place(c) ? fmin(1, (double)pixels / PAGE) * SOD2_APART / 100 : 0;
+  const double share = fmin(1, (double)pixels / PAGE); /* of a page that a channel fills */
+  const double apart = sod2_strips_in_place(c) ? share * share * SOD2_APART / 100 : 0;
   const double tiles = lines * sod2_block_cycles(pixels) * panels * (double)sod2_strips_depth(c) * (1 + apart);
   return tiles + STORE_CYCLES * lines * (double)pixels * panels * SOD2_NR / SOD2_VL + sod2_strips_cost(c);
 }
