@@ -23,7 +23,7 @@ typedef struct pixel_plan {
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c, threads);
+  const sod2_strips s = sod2_strips_plan(c, threads, SOD2_TILE_STEPS);
   return s.offsets + s.owners * s.floats;
 }
 
@@ -39,8 +39,9 @@ static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int
       const int64_t y = pass / pieces, i = pass % pieces, x = sod2_block_start(i, b->columns, pieces);
       const int64_t height = sod2_block_start(i + 1, b->columns, pieces) - x;
       if (k0 == 0) sod2_conv_fetch(w->c, w->image, row, rows, b->first + y * b->columns + x, height);
-      sod2_tile_gather_a[height](depth, w->base + (b->y + y) * s->width + b->x + x, part, w->offset + k0,
-                                 tile + (y * b->columns + x) * SOD2_NR, SOD2_NR, k0 > 0, next, stride);
+      const float *first = w->base + (b->y + y) * s->step_y * s->width + (b->x + x) * s->step_x;
+      sod2_tile_gather_a[s->step_x - 1][height](depth, first, part, w->offset + k0,
+                                                tile + (y * b->columns + x) * SOD2_NR, SOD2_NR, k0 > 0, next, stride);
     }
   }
 }
@@ -98,7 +99,7 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool));
+  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool), SOD2_TILE_STEPS);
   const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
   sod2_strips_run(c, &s, &p, scratch, pool, &(sod2_window_kernel){.chunks = chunks, .compute = compute});
 }

@@ -254,7 +254,7 @@ static void fill(const sod2_conv *c, const depthwise_plan *p, const float *x, in
     return;
   }
   for (int64_t f = 0; f < c->sw; f++)
-    sod2_strip_phase(c, x, iy, 1, rows, f - c->pl, p->width, strip + f * p->phase);
+    sod2_strip_phase(c, x, iy, 1, rows, f - c->pl, c->sw, p->width, strip + f * p->phase);
 }
 
 static void depthwise_chunk(void *arg, int64_t chunk, int thread) {

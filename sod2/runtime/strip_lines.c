@@ -52,12 +52,12 @@ SOD2_INLINE void copy_rows(int stride, int pair, const sod2_conv *c, const float
 
 /* As copy_rows, one phase of any column stride. */
 static void copy_strided(const sod2_conv *c, const float *x, int64_t row_step, int64_t rows, int64_t shift,
-                         int64_t width, float *dst) {
-  const int64_t iw = c->iw, sw = c->sw, lo = sod2_imin(width, shift >= 0 ? 0 : (-shift + sw - 1) / sw);
-  const int64_t hi = sod2_imax(lo, sod2_imin(width, iw <= shift ? 0 : (iw - shift + sw - 1) / sw));
+                         int64_t step, int64_t width, float *dst) {
+  const int64_t iw = c->iw, lo = sod2_imin(width, shift >= 0 ? 0 : (-shift + step - 1) / step);
+  const int64_t hi = sod2_imax(lo, sod2_imin(width, iw <= shift ? 0 : (iw - shift + step - 1) / step));
   for (; rows > 0; rows--, x += row_step * iw, dst += width) {
     for (int64_t j = 0; j < lo; j++) dst[j] = 0;
-    for (int64_t j = lo; j < hi; j++) dst[j] = x[shift + j * sw];
+    for (int64_t j = lo; j < hi; j++) dst[j] = x[shift + j * step];
     for (int64_t j = hi; j < width; j++) dst[j] = 0;
   }
 }
@@ -70,18 +70,18 @@ static void rows_inside(const sod2_conv *c, int64_t iy, int64_t row_step, int64_
 }
 
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
-                      int64_t width, float *dst) {
+                      int64_t step, int64_t width, float *dst) {
   int64_t above, end;
   rows_inside(c, iy, row_step, lines, &above, &end);
   sod2_strip_zero(dst, above * width);
   x += (iy + above * row_step) * c->iw;
   float *inside = dst + above * width;
-  if (c->sw == 1)
+  if (step == 1)
     copy_rows(1, 0, c, x, row_step, end - above, shift, width, inside, inside);
-  else if (c->sw == 2)
+  else if (step == 2)
     copy_rows(2, 0, c, x, row_step, end - above, shift, width, inside, inside);
   else
-    copy_strided(c, x, row_step, end - above, shift, width, inside);
+    copy_strided(c, x, row_step, end - above, shift, step, width, inside);
   sod2_strip_zero(dst + end * width, (lines - end) * width);
 }
 

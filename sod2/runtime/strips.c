@@ -39,18 +39,27 @@ static int64_t phases_below(int64_t f, int64_t taps, int64_t dilation, int64_t s
   return count;
 }
 
-/* Lines of the row phases below `f` together, in the strip of a channel of a window of `lines`. */
-static int64_t lines_below(const sod2_conv *c, int64_t f, int64_t lines) {
+/* The stride that splits an axis: one that a kernel cannot step by, or that leaves out phases which no tap reads. */
+static int64_t split_by(int64_t taps, int64_t dilation, int64_t stride, int64_t steps) {
+  return stride > steps || phases_below(stride, taps, dilation, stride) < stride ? stride : 1;
+}
+
+/* Lines of row phase `f`, in the strip of a channel of a window of `lines`; and of all phases below it together. */
+static int64_t phase_lines(const sod2_conv *c, const sod2_strips *s, int64_t f, int64_t lines) {
+  return (lines - 1) * s->step_y + 1 + reach(f, c->kh, c->dh, s->sh);
+}
+
+static int64_t lines_below(const sod2_conv *c, const sod2_strips *s, int64_t f, int64_t lines) {
   int64_t count = 0;
   for (int64_t i = 0; i < f; i++)
-    if (is_read(i, c->kh, c->dh, c->sh)) count += lines + reach(i, c->kh, c->dh, c->sh);
+    if (is_read(i, c->kh, c->dh, s->sh)) count += phase_lines(c, s, i, lines);
   return count;
 }
 
 /* Floats of the strip of a channel up to row phase `f`. Lines are filled by vectors, beyond the end of the last. */
 static int64_t floats_below(const sod2_conv *c, const sod2_strips *s, int64_t f) {
   return s->column_phases *
-         (lines_below(c, f, s->lines) * s->width + phases_below(f, c->kh, c->dh, c->sh) * SOD2_VL);
+         (lines_below(c, s, f, s->lines) * s->width + phases_below(f, c->kh, c->dh, s->sh) * SOD2_VL);
 }
 
 int sod2_strips_in_place(const sod2_conv *c) {
@@ -64,15 +73,28 @@ static int64_t pieces_of(int64_t size, int64_t most, int64_t owners) {
   return sod2_imin(size, sod2_imax(least, each) * owners);
 }
 
-/* Lines of all row phases together, in the strip of a channel of a window of `lines`. */
-SOD2_INLINE int64_t lines_of(const sod2_strips *s, int64_t lines) { return s->row_phases * lines + s->row_reach; }
+/* Lines of all row phases together, in the strip of a channel of a window of `lines`; most lines of one of so many. */
+SOD2_INLINE int64_t lines_of(const sod2_strips *s, int64_t lines) {
+  return s->row_phases * ((lines - 1) * s->step_y + 1) + s->row_reach;
+}
+SOD2_INLINE int64_t lines_within(const sod2_strips *s, int64_t rows) {
+  return ((rows - s->row_reach) / s->row_phases + s->step_y - 1) / s->step_y;
+}
+
+/* Floats of a line of a phase, of a window of `columns`; most columns of one of so many. */
+SOD2_INLINE int64_t width_of(const sod2_conv *c, const sod2_strips *s, int64_t columns) {
+  return (columns - 1) * s->step_x + 1 + (c->kw - 1) * c->dw / s->sw;
+}
+SOD2_INLINE int64_t columns_within(const sod2_conv *c, const sod2_strips *s, int64_t width) {
+  return (width - (c->kw - 1) * c->dw / s->sw + s->step_x - 1) / s->step_x;
+}
 
 /* Expected cycles a pixel of windows of so many lines and columns, `count` beside each other: to fill, and in tiles. */
 static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t lines, int64_t columns, int64_t count) {
   const int64_t margin = (c->kw - 1) * c->dw / c->sw;
   const int64_t panels = count > 1 ? lines * panels_of(s->ow) : panels_of((lines - 1) * (columns + margin) + columns);
   const double rows = (double)(lines_of(s, lines) * s->column_phases * count);
-  const double fill = CYCLES_PER_FLOAT * rows * (double)((columns + margin) * (c->ic / c->groups));
+  const double fill = CYCLES_PER_FLOAT * rows * (double)(width_of(c, s, columns) * (c->ic / c->groups));
   const double tiles = (double)(panels * s->depth) * sod2_block_cycles(c->oc / c->groups);
   return (fill + tiles) / (double)(lines * s->ow);
 }
@@ -83,15 +105,16 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
 static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips *s) {
   const int64_t between = owners > 1 ? s->row_phases * SOD2_VL : 0;
   const int64_t area = (floats - SOD2_NR) / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
-  const int64_t margin = (c->kw - 1) * c->dw / c->sw, panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
-  const int64_t whole = (area / (s->ow + margin) - s->row_reach) / s->row_phases;
-  const int64_t widest = sod2_imax(MIN_COLUMNS, area / lines_of(s, 1) - margin) / SOD2_NR; /* of one line */
+  const int64_t panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
+  const int64_t whole = lines_within(s, area / width_of(c, s, s->ow));
+  const int64_t of_line = columns_within(c, s, area / lines_of(s, 1));
+  const int64_t widest = sod2_imax(MIN_COLUMNS, of_line) / SOD2_NR;
   const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
   double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
   s->owners = owners, s->windows_x = fewest;
   for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
-    const int64_t fit = (area / lines_of(s, some) - margin) / SOD2_NR;
+    const int64_t fit = columns_within(c, s, area / lines_of(s, some)) / SOD2_NR;
     if (fit < 1) break;
     const int64_t count = pieces_of(panels, fit, along);
     if (count <= fewest) continue;
@@ -100,13 +123,15 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   }
   s->windows_y = pieces_of(s->oh, lines, owners);
   s->lines = (s->oh + s->windows_y - 1) / s->windows_y;
-  s->width = sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR) + margin;
+  s->width = width_of(c, s, sod2_imin(s->ow, (panels + s->windows_x - 1) / s->windows_x * SOD2_NR));
   s->channel = s->column_phases * (lines_of(s, s->lines) * s->width + s->row_phases * SOD2_VL);
   s->floats = sod2_line(c->ic / c->groups * s->channel + SOD2_NR); /* the last vectors read beyond the end */
 }
 
-sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps) {
   sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1, .together = 1};
+  s.sh = split_by(c->kh, c->dh, c->sh, steps), s.sw = split_by(c->kw, c->dw, c->sw, steps);
+  s.step_y = c->sh / s.sh, s.step_x = c->sw / s.sw;
   s.in_place = sod2_strips_in_place(c);
   s.depth = sod2_strips_depth(c);
   s.offsets = sod2_line(s.depth);
@@ -115,9 +140,9 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads) {
     s.channel = s.ow;
     return s;
   }
-  s.row_phases = phases_below(c->sh, c->kh, c->dh, c->sh);
-  s.column_phases = phases_below(c->sw, c->kw, c->dw, c->sw);
-  s.row_reach = lines_below(c, c->sh, 0);
+  s.row_phases = phases_below(s.sh, c->kh, c->dh, s.sh);
+  s.column_phases = phases_below(s.sw, c->kw, c->dw, s.sw);
+  s.row_reach = lines_below(c, &s, s.sh, 1) - s.row_phases;
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   const int64_t limit = sod2_imax(MIN_FLOATS * threads, allowed), own = limit / threads;
   cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
@@ -143,9 +168,10 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
   const int64_t taps = sod2_imin(c->kh * c->kw, s->depth); /* there may be no channel */
   for (int64_t tap = 0; tap < taps; tap++) {
     const int64_t y = tap / c->kw * c->dh, x = tap % c->kw * c->dw;
-    const int64_t fx = phases_below(x % c->sw, c->kw, c->dw, c->sw);
-    const int64_t phase = (s->lines + reach(y % c->sh, c->kh, c->dh, c->sh)) * s->width + SOD2_VL;
-    offset[tap] = (int32_t)(floats_below(c, s, y % c->sh) + fx * phase + y / c->sh * s->width + x / c->sw);
+    const int64_t fx = phases_below(x % s->sw, c->kw, c->dw, s->sw);
+    const int64_t size = phase_lines(c, s, y % s->sh, s->lines) * s->width + SOD2_VL;
+    const int64_t phase = floats_below(c, s, y % s->sh) + fx * size;
+    offset[tap] = (int32_t)(phase + y / s->sh * s->width + x / s->sw);
   }
   for (int64_t tap = taps; tap < s->depth; tap++) offset[tap] = offset[tap - taps] + (int32_t)s->channel;
 }
@@ -154,21 +180,21 @@ static void fill_offsets(const sod2_conv *c, const sod2_strips *s, int32_t *offs
 
 static void fill_channel(const sod2_window *w, const float *x, float *strip) {
   const sod2_conv *c = w->c;
-  const int64_t width = w->strips->width, shift = w->x0 * c->sw - c->pl;
-  const int all_columns = w->strips->column_phases == c->sw;
-  for (int64_t fy = 0; fy < c->sh; fy++) {
-    const int64_t more = reach(fy, c->kh, c->dh, c->sh);
-    if (more < 0) continue;
-    const int64_t iy = w->y0 * c->sh + fy - c->pt, lines = w->lines + more;
-    const int64_t size = (w->strips->lines + more) * width + SOD2_VL;
-    if (c->sw == 2 && all_columns) {
-      sod2_strip_pair(c, x, iy, c->sh, lines, shift, width, strip, strip + size);
+  const sod2_strips *s = w->strips;
+  const int64_t width = s->width, shift = w->x0 * c->sw - c->pl;
+  const int all_columns = s->column_phases == s->sw;
+  for (int64_t fy = 0; fy < s->sh; fy++) {
+    if (!is_read(fy, c->kh, c->dh, s->sh)) continue;
+    const int64_t iy = w->y0 * c->sh + fy - c->pt, lines = phase_lines(c, s, fy, w->lines);
+    const int64_t size = phase_lines(c, s, fy, s->lines) * width + SOD2_VL;
+    if (s->sw == 2 && all_columns) {
+      sod2_strip_pair(c, x, iy, s->sh, lines, shift, width, strip, strip + size);
       strip += 2 * size;
       continue;
     }
-    for (int64_t fx = 0; fx < c->sw; fx++) {
-      if (!all_columns && !is_read(fx, c->kw, c->dw, c->sw)) continue;
-      sod2_strip_phase(c, x, iy, c->sh, lines, shift + fx, width, strip);
+    for (int64_t fx = 0; fx < s->sw; fx++) {
+      if (!all_columns && !is_read(fx, c->kw, c->dw, s->sw)) continue;
+      sod2_strip_phase(c, x, iy, s->sh, lines, shift + fx, s->sw, width, strip);
       strip += size;
     }
   }
@@ -195,7 +221,7 @@ static void fill_flat(const sod2_window *w, const float *x, float *strip) {
   for (int64_t left = w->columns, at = w->x0; left > 0;) {
     const int64_t line = at / c->ow, column = at % c->ow, width = sod2_imin(c->ow - column, left);
     const int64_t lines = width == c->ow ? left / width : 1;
-    sod2_strip_phase(c, x, line * c->sh - c->pt, c->sh, lines, column * c->sw - c->pl, width, strip);
+    sod2_strip_phase(c, x, line * c->sh - c->pt, c->sh, lines, column * c->sw - c->pl, c->sw, width, strip);
     strip += lines * width, at += lines * width, left -= lines * width;
   }
 }

@@ -1,10 +1,12 @@
 /* Input of an implicit GEMM: the matrix of a convolution has a row for each (channel, ky, kx) and a column for each
-   output pixel, and is never stored. Its element for tap k and output pixel (y, x) is base[offset[k] + y * width + x]:
-   a tap of consecutive pixels of one line is contiguous, whatever the strides, dilations and padding.
+   output pixel, and is never stored. Its element for tap k and output pixel (y, x) is
+   base[offset[k] + (y * step_y * width + x * step_x)].
 
    For that, the input of a window of output pixels is copied to strips: padded, and split by the strides into phases
-   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. To a 1x1 convolution
-   all pixels are one line, cut between panels of NR pixels; that of stride 1 is read in place.
+   (phase f of a row has its columns f, f + sw, ..), of which those that no tap reads are left out. Then steps are 1: a
+   tap of consecutive pixels of one line is contiguous. A kernel that reads pixels one by one can step by small strides
+   instead, over lines as they are: these take half the time to copy, and are split only where a phase is left out. To a
+   1x1 convolution all pixels are one line, cut between panels of NR pixels; that of stride 1 is read in place.
 
    Where the image is large, a thread takes each window of its own through copying and products: strips stay in its
    caches, and no thread waits for another. Otherwise all threads take one window after the other together: first the
@@ -21,6 +23,8 @@ typedef struct sod2_strips {
   int64_t oh, ow;                       /* output lines and columns; of a single tap 1 and all pixels */
   int64_t windows_y, windows_x;         /* the output is cut into windows */
   int64_t depth;                        /* k: taps of a group */
+  int64_t sh, sw;                       /* strides that split an axis into phases, 1 where it is not split; */
+  int64_t step_y, step_x;               /* lines and floats from pixel to pixel */
   int64_t row_phases, column_phases;    /* those that are read */
   int64_t row_reach;                    /* lines behind those of the outputs, of all row phases together */
   int64_t lines, width;                 /* output lines of a window; floats of a line of a phase */
@@ -50,8 +54,8 @@ SOD2_INLINE int64_t sod2_window_share(const sod2_window *w, int64_t share, int64
   return size * share / w->shares;
 }
 
-/* Strips for a pool of `threads`. */
-sod2_strips sod2_strips_plan(const sod2_conv *c, int threads);
+/* Strips for a pool of `threads`, not split by strides up to `steps`. */
+sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps);
 
 /* A single tap has no margins: all pixels are one line. */
 SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->kw == 1; }
@@ -84,12 +88,12 @@ SOD2_INLINE void sod2_strip_zero(float *dst, int64_t n) {
   for (int64_t i = 0; i < n; i += SOD2_VL) vf_store(dst + i, (vf){0});
 }
 
-/* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * sw], or 0 outside of
+/* `lines` lines of one phase of a plane x: dst[i * width + j] = x[iy + i * row_step][shift + j * step], or 0 outside of
    the plane. Up to VL - 1 floats behind the last line are overwritten. */
 void sod2_strip_phase(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
-                      int64_t width, float *dst);
+                      int64_t step, int64_t width, float *dst);
 
-/* As above, both phases of a column stride of 2 at once, the first of shift `shift`. */
+/* As above, both phases of a step of 2 at once, the first of shift `shift`. */
 void sod2_strip_pair(const sod2_conv *c, const float *x, int64_t iy, int64_t row_step, int64_t lines, int64_t shift,
                      int64_t width, float *even, float *odd);
 

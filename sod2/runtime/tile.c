@@ -74,7 +74,7 @@ enum {
 #define FINISH_LINE(PART, i) { const vf addend = vf_splat(bias[i]); PART(FINISH, i) y += end->ld; }
 #define PACKED_HALF(i) { vf x = vf_splat(a[i]); HALF(MULTIPLY, i) }
 #define PACKED_ROW(i) { vf x = vf_splat(a[i]); COLUMNS(MULTIPLY, i) }
-#define GATHERED_ROW(i) { vf x = vf_splat(at[i]); COLUMNS(MULTIPLY, i) }
+#define GATHERED_ROW(i) { vf x = vf_splat(at[i * STEP]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_ROW(i) { vf x = vf_splat(a[i * SOD2_VL]); COLUMNS(MULTIPLY, i) }
 #define CHANNEL_HALF(i) { vf x = vf_splat(a[i * SOD2_VL]); HALF(MULTIPLY, i) }
 /* One pointer walks down the rows of C: else GCC computes the address of each, before the first is stored. */
@@ -171,6 +171,21 @@ enum {
     }                                                                                                                 \
   }
 
+/* Steps are constants: to compute the address of each row would cost multiply-adds their ports. */
+#define DEFINE_GATHER(name, step, R, LOOP)                                                                            \
+  NOINLINE void name(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc,         \
+                     int accumulate, const float *next, int64_t stride) {                                             \
+    enum { STEP = step };                                                                                             \
+    SUM(R, LOOP,                                                                                                      \
+        const float *at = a + *offset++;                                                                              \
+        PREFETCH(next)                                                                                                \
+        next += stride;                                                                                               \
+        __builtin_prefetch(at + 32, 0, 2);                                                                            \
+        COLUMNS(LOAD_B, 0)                                                                                            \
+        ROWS_##R(GATHERED_ROW)                                                                                        \
+        b += SOD2_NR;)                                                                                                \
+  }
+
 #define DEFINE_TILE(R, LOOP)                                                                                          \
   NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,\
                            int accumulate) {                                                                          \
@@ -194,17 +209,8 @@ enum {
         p0++, p4++, p8++, p12++;                                                                                      \
         b += ldb;)                                                                                                    \
   }                                                                                                                   \
-  NOINLINE void gather_a_##R(int64_t k, const float *a, const float *b, const int32_t *offset, float *c, int64_t ldc, \
-                             int accumulate, const float *next, int64_t stride) {                                     \
-    SUM(R, LOOP,                                                                                                      \
-        const float *at = a + *offset++;                                                                              \
-        PREFETCH(next)                                                                                                \
-        next += stride;                                                                                               \
-        __builtin_prefetch(at + 32, 0, 2);                                                                            \
-        COLUMNS(LOAD_B, 0)                                                                                            \
-        ROWS_##R(GATHERED_ROW)                                                                                        \
-        b += SOD2_NR;)                                                                                                \
-  }                                                                                                                   \
+  DEFINE_GATHER(gather_a_##R, 1, R, LOOP)                                                                             \
+  DEFINE_GATHER(step_a_##R, 2, R, LOOP)                                                                               \
   DEFINE_PANEL(gather_b_##R, ROW, R, LOOP, FIND_B PREFETCH(b + 2 * SOD2_NR) COLUMNS(LOAD_B, 0))                       \
   DEFINE_PANEL(stream_a_##R, ROW, R, LOOP, FIND_B PREFETCH(a + following) COLUMNS(LOAD_B, 0))                         \
   DEFINE_PANEL(half_b_##R, HALF, R, LOOP, FIND_B HALF(LOAD_B, 0))                                                     \
@@ -247,7 +253,7 @@ DEFINE_TILE(14, PLAIN_LOOP)
 
 const sod2_tile sod2_tile_packed[SOD2_MR + 1] = TABLE(packed);
 const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1] = TABLE(rows);
-const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1] = TABLE(gather_a);
+const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_TILE_STEPS][SOD2_MR + 1] = {TABLE(gather_a), TABLE(step_a)};
 const sod2_tile_panel sod2_tile_gather_b[SOD2_MR + 1] = TABLE(gather_b);
 const sod2_tile_panel sod2_tile_half_b[SOD2_MR + 1] = TABLE(half_b);
 const sod2_tile_panel sod2_tile_stream_a[SOD2_MR + 1] = TABLE(stream_a);

@@ -39,10 +39,11 @@ typedef void (*sod2_tile_stream)(int64_t k, const float *a, int64_t lda, const f
 extern const sod2_tile sod2_tile_packed[SOD2_MR + 1];      /* A(i, k) = a[k * lda + i] */
 extern const sod2_tile_stream sod2_tile_rows[SOD2_MR + 1]; /* A(i, k) = a[i * lda + k] */
 
-/* As above, but A(i, k) = a[offset[k] + i], and B is dense and streams. */
+/* As above, but A(i, k) = a[offset[k] + i * step], and B is dense and streams. Indexed by step - 1, too. */
+enum { SOD2_TILE_STEPS = 2 };
 typedef void (*sod2_tile_gather_stream)(int64_t k, const float *a, const float *b, const int32_t *offset, float *c,
                                         int64_t ldc, int accumulate, const float *next, int64_t stride);
-extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_MR + 1];
+extern const sod2_tile_gather_stream sod2_tile_gather_a[SOD2_TILE_STEPS][SOD2_MR + 1];
 
 /* Where the rows of a finished tile may go instead of to C: y[i * ld + j] = max(C(i, j) + bias[i], least). To add and
    store in passing costs nothing, to read C again as much as 6 % of a sum of 64 products. */
