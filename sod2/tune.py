@@ -36,6 +36,7 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "SOD2_PANEL_PIXELS": (2, 4, 6, 8, 12),
     "SOD2_PANEL_COPIES_KIB": (16, 32, 64, 128, 256, 512),
     "SOD2_PANEL_ROWS": (2, 3, 5, 8, 12),
+    "SOD2_PIXEL_DEPTH": (128, 256, 512, 1024),
     "SOD2_PIXEL_BLOCK": (28, 56, 84, 112, 168, 224),
     "SOD2_WINOGRAD_OWN_TILES": (24, 36, 48, 72, 96),
     "SOD2_WINOGRAD_TILES": (24, 36, 48, 72, 96),

@@ -1,17 +1,17 @@
 /* Convolution with output channels in the lanes: rows of a tile are pixels of a line, columns are NR output channels.
 
    Exact for any number of pixels in a line, where panels of NR pixels would be part padding. A piece of work is one
-   panel of weights, [group][oc panel][k][NR], over a block of pixels. KC rows of the panel stay near while the pixels
-   pass, and each pass fetches its share of the rows that follow: of few pixels, weights take as long to arrive as to be
-   multiplied, and all at once they would be waited for. Near is L1, or L2 where a row meets 14 pixels at a time and is
-   not needed more often than every 14 cycles. The finished tile is transposed to rows of pixels for the epilogue. */
+   panel of weights, [group][oc panel][k][NR], over a block of pixels. Some rows of the panel (tuning.h) stay near while
+   the pixels pass, and each pass fetches its share of the rows that follow: of few pixels, weights take as long to
+   arrive as to be multiplied, and all at once they would be waited for. Near is L1, or a fast L2 where a row meets 14
+   pixels at a time and is not needed more often than every 14 cycles. The finished tile is transposed to rows of pixels
+   for the epilogue. */
 #include "strips.h"
 #include "tile.h"
 #include "transpose.h"
 #include "tuning.h"
 
 enum {
-  KC = SOD2_VL == 16 ? 1024 : 128, /* a multiple of the chains that tile.c adds up */
   MAX_PIXELS = SOD2_PIXEL_BLOCK / SOD2_MR * SOD2_MR,
   TILE_LD = (MAX_PIXELS + SOD2_VL - 1) / SOD2_VL * SOD2_VL
 };
@@ -32,8 +32,8 @@ static void multiply(const sod2_window *w, const sod2_block *b, int64_t row, int
                      float *tile) {
   const sod2_strips *s = w->strips;
   const int64_t pieces = sod2_blocks(b->columns), passes = b->lines * pieces, stride = SOD2_NR / passes;
-  for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += KC) {
-    const int64_t depth = sod2_imin(KC, s->depth - k0);
+  for (int64_t k0 = 0; k0 == 0 || k0 < s->depth; k0 += SOD2_PIXEL_DEPTH) {
+    const int64_t depth = sod2_imin(SOD2_PIXEL_DEPTH, s->depth - k0);
     const float *part = weights + k0 * SOD2_NR, *next = part + depth * SOD2_NR;
     for (int64_t pass = 0; pass < passes; pass++, next += depth * stride) {
       const int64_t y = pass / pieces, i = pass % pieces, x = sod2_block_start(i, b->columns, pieces);

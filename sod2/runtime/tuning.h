@@ -12,6 +12,9 @@
 #ifndef SOD2_PANEL_ROWS
 #define SOD2_PANEL_ROWS 8
 #endif
+#ifndef SOD2_PIXEL_DEPTH /* in L1 beside the pixels */
+#define SOD2_PIXEL_DEPTH 128
+#endif
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB
 #define SOD2_WINOGRAD_WEIGHTS_KIB 65536
 #endif
@@ -31,6 +34,13 @@
 #endif
 #ifndef SOD2_PANEL_ROWS /* row blocks, at least, of a piece of work that makes its own */
 #define SOD2_PANEL_ROWS 3
+#endif
+#ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay near while the pixels of a piece of work pass */
+#if SOD2_VL == 16
+#define SOD2_PIXEL_DEPTH 1024
+#else
+#define SOD2_PIXEL_DEPTH 128
+#endif
 #endif
 #ifndef SOD2_PIXEL_BLOCK /* pixels of a piece of work, of which whole row blocks are taken */
 #define SOD2_PIXEL_BLOCK 112
