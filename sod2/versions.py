@@ -9,8 +9,8 @@ Each layer starts with its fastest direct version. Then, of all changes of a lay
 time for its price is made as long as both budgets last; the price is its share of the one and of the other, and what
 saves next to nothing is left. Time is that of the run-time formula (conv_cost.py), summed over four usual sizes of the
 inputs, since a layer may want F(4) on large images and F(2) on small ones. What is left of the budgets then buys more
-versions for three small sizes in the same way, if each saves a hundredth of the model. `several=False` (mvc off) allows
-one version a layer.
+versions for three small sizes in the same way, one after the other, if each saves a hundredth of the model there.
+`several=False` (mvc off) allows one version a layer.
 
 The error that a version adds follows from its transforms: they make numbers that are larger than the result, whose
 rounding stays (packing.winograd_gain). It hardly depends on channels, which are summed in short chains. Layers hand on
@@ -40,8 +40,9 @@ Kept = Mapping[str, tuple[str, ...]]  # node name -> versions
 Offers = Mapping["Layer", Sequence[tuple[str, ...]]]  # what a layer's versions may be changed to
 Environment = Mapping[str, int]
 
-# Sizes that every free input dim takes, as near as its declaration allows. Planes of 322 do not end with a cache line.
-_USUAL, _SMALL = (128, 320, 322, 640), (16, 32, 64)
+# Sizes that every free input dim takes, as near as its declaration allows. Planes of 322 do not end with a cache line,
+# those of 14 with no panel of pixels.
+_USUAL, _SMALL = (128, 320, 322, 640), (64, 32, 14)
 _DIRECT = ("panel", "pixel", "dot", "depthwise", "taps")
 _FIRST = ("wino3",)  # made for three channels
 _SMALLEST_WINOGRAD = 16  # channels; below it the transforms cost more than they save
@@ -157,8 +158,8 @@ def plan(
     raw = sum(c.nbytes for c in graph.constants.values())
     limit = budget * raw - (raw - sum(layer.raw_bytes for layer in found))
     kept = _spend(graph, {layer: _sets(layer.versions(), several) for layer in found}, kept, limit, tolerance)
-    if several:
-        small = {layer.name: layer for layer in layers(groups, analysis, tile, _SMALL)}
+    for extent in _SMALL if several else ():
+        small = {layer.name: layer for layer in layers(groups, analysis, tile, (extent,))}
         least = _WORTH * sum(layer.cost(kept[layer.name]) for layer in small.values())
         offers = {small.get(k.name, k): _larger(small[k.name], kept, least) if k.name in small else [] for k in found}
         kept = _spend(graph, offers, kept, limit, tolerance)
