@@ -24,6 +24,11 @@
 #define SOD2_VL 4
 #endif
 
+/* Intel's servers (SSE4A is AMD's): L2 is large, but what lies beyond it or in another core's is far away. */
+#if defined(__AVX512F__) && !defined(__SSE4A__)
+#define SOD2_FAR_CORES
+#endif
+
 typedef float vf __attribute__((vector_size(SOD2_VL * 4)));
 typedef int32_t vi __attribute__((vector_size(SOD2_VL * 4)));
 typedef float vf_unaligned __attribute__((vector_size(SOD2_VL * 4), aligned(4), may_alias));

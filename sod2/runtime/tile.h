@@ -22,7 +22,7 @@
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
 /* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied: measured. */
-#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's, see tuning.h */
+#ifdef SOD2_FAR_CORES
 #define SOD2_APART 30
 #else
 #define SOD2_APART 0

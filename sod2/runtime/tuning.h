@@ -5,7 +5,7 @@
 
 #include "kernel.h"
 
-#if defined(__AVX512F__) && !defined(__SSE4A__) /* Intel's servers (SSE4A is AMD's): a core is far from the others, its L2 large */
+#ifdef SOD2_FAR_CORES
 #ifndef SOD2_PANEL_COPIES_KIB
 #define SOD2_PANEL_COPIES_KIB 256
 #endif
