@@ -1,42 +1,14 @@
-/* What a device does at most (sod2/runtime/roofline.c), and the clock that its arithmetic can be held against.
+/* What a device does at most (sod2/runtime/roofline.c).
 
      limits THREADS [MASK]    with so many threads on the CPUs of MASK (hexadecimal) prints floating-point operations a
-                              second, cycles a second, then bytes read a second from sets of 64 KiB, 128 KiB and so on
-
-   Cycles are counted by a chain of additions of registers, which take one each on every processor. */
+                              second, cycles a second, then bytes read a second from sets of 64 KiB, 128 KiB and so on */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "sod2.h"
-
-enum { TRIALS = 100, ROUNDS = 20000, ADDITIONS = 10 };
-
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* By the shortest of many short trials, since disturbance only makes one longer. */
-static double cycles_a_second(void) {
-  double shortest = 1;
-  for (int trial = 0; trial < TRIALS; trial++) {
-    uint64_t sum = 0, one = 1;
-    const double start = seconds();
-    for (int round = 0; round < ROUNDS; round++)
-      for (int k = 0; k < ADDITIONS; k++) {
-        sum += one;
-        __asm__ volatile("" : "+r"(sum), "+r"(one)); /* else the chain is one multiplication */
-      }
-    const double elapsed = seconds() - start;
-    if (elapsed < shortest) shortest = elapsed;
-  }
-  return ROUNDS * ADDITIONS / shortest;
-}
 
 /* Whether this process runs on the CPUs of the mask alone from now on. */
 static int keep_to(const char *text) {
@@ -56,7 +28,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: limits THREADS [MASK], with threads that can be started and CPUs that are online\n");
     return 2;
   }
-  printf("%.0f %.0f", found.flops, cycles_a_second());
+  printf("%.0f %.0f", found.flops, found.clock);
   for (int set = 0; set < SOD2_SETS; set++) printf(" %.0f", found.bandwidth[set]);
   putchar('\n');
   return 0;

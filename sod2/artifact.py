@@ -186,8 +186,9 @@ class Limits(ctypes.Structure):
     """sod2_limits of sod2.h: what the machine does at most, a second."""
 
     flops: float
+    clock: float
     bandwidth: Sequence[float]
-    _fields_ = (("flops", ctypes.c_double), ("bandwidth", ctypes.c_double * 12))
+    _fields_ = (("flops", ctypes.c_double), ("clock", ctypes.c_double), ("bandwidth", ctypes.c_double * 12))
 
 
 class CompiledModel:

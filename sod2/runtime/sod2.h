@@ -85,11 +85,12 @@ int sod2_buffer_count(const sod2_model *model);
 sod2_buffer sod2_get_buffer(const sod2_model *model, int index); /* 0 <= index < count */
 
 /* What this machine does at most with so many threads (>= 1), measured now, in a fraction of a second: floating-point
-   operations a second, and bytes read a second from a set of SOD2_SMALLEST_SET << i bytes. Needs no model. */
+   operations a second, cycles a second of a thread that does them, and bytes read a second from a set of
+   SOD2_SMALLEST_SET << i bytes. Needs no model. */
 #define SOD2_SMALLEST_SET 65536
 #define SOD2_SETS 12
 typedef struct sod2_limits {
-    double flops;
+    double flops, clock;
     double bandwidth[SOD2_SETS];
 } sod2_limits;
 int sod2_measure_limits(int threads, sod2_limits *limits); /* SOD2_ERROR_MEMORY where there is none; no message */
