@@ -42,7 +42,8 @@ class Protocol:
     """How often and within which limits; `samples`, `selection` and `seed` chose the samples and are only recorded.
 
     `repeats` are the rounds after a sample's first run, `inferences` those of each turn in them. With `roofline`, what
-    the device does at most is measured beside every sample and becomes a fact of its rows. An engine whose first
+    the device does at most is measured after the engines' turns of each of them and becomes a fact of their rows. An
+    engine whose first
     inference of a sample took over `slow_s` seconds has one round after it instead of `repeats`.
     """
 
@@ -196,7 +197,7 @@ class Measurement:
                 contender.failures = count
             steady.begin()
             found = self.device.repeat(lambda: list(self._sample(contenders, sample, progress)), renew)
-            conditions = steady.end() | ({"limits": self.device.limits()} if self.protocol.roofline else {})
+            conditions = steady.end()
             if conditions.get("throttled") is None:
                 break
             say(f"{self.row.model} sample {sample.index} on {self.device.name}: {conditions['throttled']}")
@@ -208,14 +209,18 @@ class Measurement:
             contender.turns, contender.error, contender.status, contender.reason = [], None, "ok", None
             if contender.failures >= ATTEMPTS:
                 contender.fail(f"not tried after {ATTEMPTS} failures in a row")
+        limits = {}
         for number in range(self.protocol.repeats + 1):
             start = number % max(1, len(contenders))
             for contender in (*contenders[start:], *contenders[:start]):
                 if contender.reason is None and number <= self.protocol.last_round(contender.turns):
                     self._turn(contender, sample, number)
+            if self.protocol.roofline and number > 0:
+                limits[number] = {"limits": self.device.limits()}
             progress.report(sample, number, " ".join(f"{c.bundle.engine} {_latest(c)}" for c in contenders))
         for contender in contenders:
-            yield from self._finish(contender, sample)
+            for row in self._finish(contender, sample):
+                yield dataclasses.replace(row, facts=row.facts | limits.get(row.repeat, {}))
 
     def _turn(self, contender: Contender, sample: Sample, number: int) -> None:
         """The inferences of one round; their lines are kept, or the reason why there are none."""

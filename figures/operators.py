@@ -1,16 +1,18 @@
 """Single operators: every engine's time beside the least that the machine allows.
 
 The limit is the longer of two times: the multiply-adds of the direct algorithm at the peak of fused multiply-adds, and
-the operands' bytes at the bandwidth of reading a set of their size. Both figures of the machine are measured beside
-every sample (devices/limits.c) and the best of the whole run counts, since noise can only lower them. Winograd's
-convolutions do fewer multiply-adds and so may pass 100 %. Two sentences of the caption say what the peak is worth: the
-operations in a cycle of each thread (64 are two pipelines of sixteen lanes), and the fastest product or 1×1 convolution
-of any engine, which does all of its multiply-adds and so cannot pass it.
+the operands' bytes at the bandwidth of reading a set of their size. Both figures of the machine are measured in every
+round beside the engines (devices/limits.c) and, as theirs, are medians over the rounds of a sample: a slow clock or a
+busy neighbour meets all alike. Winograd's convolutions do fewer multiply-adds and so may pass 100 %. Two sentences of
+the caption say what the peak is worth: the operations in a cycle of each thread (64 are two pipelines of sixteen
+lanes), and the fastest product or 1×1 convolution of any engine, which does all of its multiply-adds and so cannot pass
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from baselines.rows import Row
@@ -29,7 +31,7 @@ RATES = ("GFLOP/s", "Of peak", "Of limit", "Ahead")
 _CAPTION = (
     "GFLOP/s of SoD² count two operations for a multiply-add of the direct algorithm; Winograd may pass the peak."
     " Limit: the longer of the operations at the peak and the operands' bytes at the bandwidth of their size, both"
-    " measured in this run. Ahead: the fastest peer's latency over SoD²'s. The chart shows the largest size. "
+    " medians of the same rounds. Ahead: the fastest peer's latency over SoD²'s. The chart shows the largest size. "
 )
 
 
@@ -37,8 +39,7 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
     """One line per operator and size; bars of the share of the limit at the largest size, a panel for each kind."""
     engines = contenders(config)
     own = [row for row in data.select(rows, device=device.name, processor="cpu") if row.engine in engines]
-    ceiling = _ceiling(own)
-    notes, body, shares = Notes(), [], {}
+    notes, body, shares, fastest = Notes(), [], {}, []
     for name in OPERATORS:
         found = {engine: data.select(own, model=name, engine=engine) for engine in engines}
         values = {engine: data.latency_ms(found[engine]) for engine in engines}
@@ -49,25 +50,26 @@ def table(config: dict[str, Any], rows: Sequence[Row], device: Device) -> Table:
         }
         for sample, row in _samples(found).items():
             times = {engine: values[engine].get(sample) for engine in engines}
+            ceiling = _ceiling(data.select(own, model=name, sample=sample))
             line, shares[name] = _line(name, row, times, ceiling, marks)
             body.append(line)
+            if OPERATORS[name].kind in (ONE, MATRIX):
+                least = min(ms for ms in times.values() if ms)
+                fastest.append((2e3 * (row.macs or 0) / least / ceiling.flops, name, _size(row)))
     columns = [Column(("Operator",), numeric=False), Column(("Size",)), Column(("GFLOP",)), Column(("MB",))]
     columns += [Column((f"{title} (µs)",)) for title in engines.values()]
     columns += [Column((header,)) for header in RATES]
-    caption = _peak(own, body, ceiling) + _verdict(body) + _CAPTION + provenance.caption(device, own)
+    caption = _peak(own, max(fastest, default=None)) + _verdict(body) + _CAPTION + provenance.caption(device, own)
     return Table(TITLE, columns, body, [], notes.texts, caption, _chart(shares, engines))
 
 
 def _ceiling(rows: Sequence[Row]) -> Ceiling:
-    """The best of every measurement of the device in the run; ValueError without any."""
-    found = _limits(rows)
-    if not found:
+    """What the device did at most while one sample was measured; ValueError where that was not."""
+    rounds = {row.repeat: row.facts["limits"] for row in rows if "limits" in row.facts}
+    if not rounds:
         raise ValueError("figure operators needs protocol.roofline, which --configfile config/operators.yaml sets")
-    return Ceiling(max(f["flops"] for f in found), tuple(map(max, zip(*(f["bandwidth"] for f in found), strict=True))))
-
-
-def _limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [row.facts["limits"] for row in rows if "limits" in row.facts]
+    bandwidth = zip(*(found["bandwidth"] for found in rounds.values()), strict=True)
+    return Ceiling(median(found["flops"] for found in rounds.values()), tuple(map(median, bandwidth)))
 
 
 def _samples(found: Mapping[str, Sequence[Row]]) -> dict[int, Row]:
@@ -125,18 +127,15 @@ def _chart(shares: Mapping[str, Mapping[str, float | None]], engines: Mapping[st
     return Chart(panels, label="Of the limit (%)", level=100.0, width=1200.0, height=260.0) if panels else None
 
 
-def _peak(rows: Sequence[Row], body: Sequence[Sequence[Cell]], ceiling: Ceiling) -> str:
-    """What the machine does at most, and what there is to hold its peak against."""
-    clock, threads = max(found["clock"] for found in _limits(rows)), max(row.threads or 1 for row in rows)
-    cycle = f"{ceiling.flops / clock / threads:.1f} in a cycle of each thread at {clock / 1e9:.2f} GHz"
-    text = f"At most {ceiling.flops / 1e9:.0f} GFLOP/s, {cycle}; {ceiling.bandwidth[-1] / 1e9:.0f} GB/s from memory. "
-    shares = []
-    for name, size, gflop, _, *times in body:
-        known = [float(cell.value) for cell in times[: -len(RATES)] if cell.value is not None]
-        if OPERATORS[name.text].kind in (ONE, MATRIX) and known:
-            shares.append((1e15 * float(gflop.value) / min(known) / ceiling.flops, name.text, size.text))
-    if shares:
-        share, where, size = max(shares)
+def _peak(rows: Sequence[Row], fastest: tuple[float, str, int] | None) -> str:
+    """What the machine did at most, in its best round and in the middle one, and what there is to hold that against."""
+    found = [row.facts["limits"] for row in rows if "limits" in row.facts]
+    best, middle = max(found, key=lambda limits: limits["flops"]), median(limits["flops"] for limits in found)
+    cycle = best["flops"] / best["clock"] / max(row.threads or 1 for row in rows)
+    text = f"At most {best['flops'] / 1e9:.0f} GFLOP/s (median {middle / 1e9:.0f}), {cycle:.1f} in a cycle of each"
+    text += f" thread at {best['clock'] / 1e9:.2f} GHz; {best['bandwidth'][-1] / 1e9:.0f} GB/s from memory. "
+    if fastest:
+        share, where, size = fastest
         text += f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of it ({where} at {size}). "
     return text
 

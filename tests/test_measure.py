@@ -89,6 +89,13 @@ def test_turns_of_several_inferences(samples: Path, tmp_path: Path) -> None:
     assert {row.error for row in found} == {0.0}
 
 
+def test_what_the_device_does_at_most_is_a_fact_of_each_round(samples: Path, tmp_path: Path) -> None:
+    found = measured(samples, [bundle(tmp_path, "good")], dataclasses.replace(PROTOCOL, roofline=True))
+    assert ["limits" in row.facts for row in found] == [False, True, True] * 3
+    rounds = [row.facts["limits"]["flops"] for row in found if not row.first]
+    assert len(set(rounds)) == len(rounds) and min(rounds) > 1e8
+
+
 FAILURES = {
     "crash": "died of SIGSEGV: the last words",
     "hang": "gave no answer within 3 s",
