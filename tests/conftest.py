@@ -1,10 +1,12 @@
-"""Fixtures of all tests: a cache of compiled objects that lasts between runs, and goldens."""
+"""Fixtures of all tests: a cache of compiled objects that lasts between runs, kernels, and goldens."""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import plain_kernels
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -26,6 +28,16 @@ def build_cache(request: pytest.FixtureRequest) -> Iterator[Path]:
     os.environ["SOD2_CACHE"] = str(folder)
     yield folder
     del os.environ["SOD2_CACHE"]
+
+
+@pytest.fixture(scope="session", params=["native", "portable"])
+def kernels(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[plain_kernels.Kernels]:
+    """The kernels for this machine, and for vectors of 4 floats."""
+    machine = ["-march=native"] if request.param == "native" else []
+    with plain_kernels.build(tmp_path_factory.mktemp(f"kernels_{request.param}"), machine) as built:
+        yield built
 
 
 @pytest.fixture
