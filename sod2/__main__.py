@@ -5,6 +5,7 @@ import json
 import statistics
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -70,6 +71,14 @@ _BUDGET = "most bytes of the arena, such as 64MB or 64MiB: tensors are computed 
 AddParser = Callable[..., argparse.ArgumentParser]  # of the commands
 
 
+def _file(text: str) -> Path:
+    """The path of a file to be written."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; the name of a file is expected")
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sod2", description="Compile and run neural networks of dynamic shape and control flow."
@@ -93,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...", help="a file, or a shape for random data"
     )
-    run.add_argument("-o", "--output", type=Path, help="write the outputs to this .npz file")
+    run.add_argument("-o", "--output", type=_file, help="write the outputs to this .npz file")
     run.add_argument("--threads", type=int, default=1)
     run.add_argument(
         "--check", action="store_true", help="compare every predicted shape with the one found (an .onnx file)"
@@ -107,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for command in (run, bench):
         command.add_argument("--profile", action="store_true", help="print every step, and how near its limit it is")
-        command.add_argument("--timeline", type=Path, help="the same and the live bytes as a file for ui.perfetto.dev")
+        command.add_argument("--timeline", type=_file, help="the same and the live bytes as a file for ui.perfetto.dev")
     _add_tune(add_parser)
     return parser
 
@@ -133,7 +142,7 @@ def _add_reports(add_parser: AddParser) -> None:
         "--range", nargs="+", default=[], metavar="SYMBOL=LOW:HIGH[:STEP]", help="one for each symbol of the input dims"
     )
     memory.add_argument("--budget", metavar="SIZE", help="say which sizes fit so many bytes, such as 64MB or 64MiB")
-    memory.add_argument("--png", type=Path, help="draw the arena over one symbol or two into this file")
+    memory.add_argument("--png", type=_file, help="draw the arena over one symbol or two into this file")
     memory.add_argument("--threads", type=int, default=1, help="scratch of some kernels grows with the threads")
     _add_options(memory)
 
@@ -143,7 +152,7 @@ def _add_tune(add_parser: AddParser) -> None:
     tuning.add_argument("model", type=Path, help="an .onnx file")
     tuning.add_argument("inputs", nargs="*", metavar="NAME=FILE.npy|NAME=DxDx...")
     tuning.add_argument(
-        "-o", "--output", type=Path, required=True, help="what is found, for compile --tuned; continued when it exists"
+        "-o", "--output", type=_file, required=True, help="what is found, for compile --tuned; continued when it exists"
     )
     tuning.add_argument("--threads", type=int, default=1)
     tuning.add_argument("--candidates", type=int, default=60, help="how many are measured, those of the file included")
@@ -160,12 +169,11 @@ def _inputs(model: CompiledModel, given: Sequence[str]) -> dict[str, Array]:
     declared = {t["name"]: np.dtype(t["dtype"]) for t in model.manifest["inputs"]}
     arrays: dict[str, Array] = {}
     for text in given:
-        name, _, value = text.rpartition("=")
-        if name not in declared:
-            raise InputError(
-                f"the model has no input {name or text!r}; its inputs are {', '.join(map(repr, declared))}"
-            )
-        arrays[name] = _array(name, value, declared[name])
+        name = max((n for n in declared if text.startswith(f"{n}=")), key=len, default=None)  # both may have a "="
+        if name is None:
+            named = text.rpartition("=")[0] or text
+            raise InputError(f"the model has no input {named!r}; its inputs are {', '.join(map(repr, declared))}")
+        arrays[name] = _array(name, text[len(name) + 1 :], declared[name])
     return arrays
 
 
@@ -174,7 +182,8 @@ def _array(name: str, value: str, dtype: np.dtype[np.generic]) -> Array:
         if not Path(value).is_file():
             raise InputError(f"input {name!r}: file {value!r} does not exist")
         try:
-            return np.asarray(np.load(value))
+            with Path(value).open("rb") as file:
+                return np.asarray(np.lib.format.read_array(file))
         except (ValueError, EOFError) as error:
             raise InputError(f"input {name!r}: {value!r} is not a readable .npy file ({error})") from None
     sizes = value.split("x") if value else []
@@ -182,7 +191,10 @@ def _array(name: str, value: str, dtype: np.dtype[np.generic]) -> Array:
         raise InputError(f"input {name!r}: {value!r} is neither an .npy file nor a shape such as 1x3x224x224")
     shape = [int(d) for d in sizes]
     random = np.random.default_rng(0)
-    return random.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.ones(shape, dtype)
+    try:
+        return random.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.ones(shape, dtype)
+    except (ValueError, MemoryError):
+        raise InputError(f"input {name!r}: there is no memory for an array of {value}; give a smaller shape") from None
 
 
 def _compile(arguments: argparse.Namespace) -> None:
@@ -204,7 +216,7 @@ def _compile(arguments: argparse.Namespace) -> None:
 
 
 def _bytes(text: str | None) -> int | None:
-    return footprint.parse_bytes(text) if text else None
+    return None if text is None else footprint.parse_bytes(text)
 
 
 def _leaner(manifest: Mapping[str, Any]) -> str:
@@ -229,9 +241,17 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.check:
         _check(arguments.model, inputs, outputs)
     if arguments.output:
-        partial = arguments.output.with_name(f"{arguments.output.name}.tmp.npz")
-        np.savez(partial, allow_pickle=False, **outputs)
-        partial.rename(arguments.output)
+        _save(outputs, arguments.output)
+
+
+def _save(outputs: Mapping[str, Array], path: Path) -> None:
+    """A file as np.savez writes it, which takes no array that is called `file`."""
+    partial = path.with_name(f"{path.name}.tmp.npz")
+    with zipfile.ZipFile(partial, "w") as archive:
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    partial.rename(path)
 
 
 def _check(path: Path, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:

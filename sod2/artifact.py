@@ -199,7 +199,10 @@ class CompiledModel:
         manifest = self.folder / "manifest.json"
         if not manifest.is_file():
             raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
-        self.manifest: dict[str, Any] = json.loads(manifest.read_text())
+        try:
+            self.manifest: dict[str, Any] = json.loads(manifest.read_text())
+        except ValueError as error:
+            raise ModelError(f"{str(manifest)!r} is no manifest of an artifact ({error}); compile the model") from None
         self._library = _library(self.folder / "model.so")
         self._handle = ctypes.c_void_p()
         self._free = weakref.finalize(self, _unload, self._library, self._handle)
@@ -323,7 +326,11 @@ def _library(path: Path) -> ctypes.CDLL:
     """Loads a file by a spelling of its path that no other has: the loader takes one that it knows for what it loaded
     from there, even if that file was replaced since."""
     spelling = "".join("/." if digit == "1" else "/" for digit in f"{next(_LOADED):b}")
-    library = ctypes.CDLL(f"{path.parent.absolute()}{spelling}/{path.name}")
+    try:
+        library = ctypes.CDLL(f"{path.parent.absolute()}{spelling}/{path.name}")
+    except OSError as error:
+        reason = str(error).rpartition(": ")[2]
+        raise ModelError(f"{str(path)!r} is no library for this machine ({reason}); compile the model") from None
     handle = ctypes.c_void_p
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "sod2_load": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(handle)]),
@@ -345,7 +352,9 @@ def _library(path: Path) -> ctypes.CDLL:
         "sod2_get_buffer": (Buffer, [handle, ctypes.c_int]),
     }
     for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:
+            raise ModelError(f"{str(path)!r} has no {name}, so it is of another sod2 than this one; compile the model")
         function.restype, function.argtypes = result, arguments
     return library
 

@@ -83,7 +83,7 @@ def parse_bytes(text: str) -> int:
     unit = text[len(digits) :].strip().upper()
     try:
         return int(float(digits) * _UNITS[unit])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise InputError(
             f"budget {text!r} is no size; accepted are numbers with {', '.join(filter(None, _UNITS))}"
         ) from None
@@ -101,8 +101,10 @@ def parse_ranges(texts: Sequence[str], symbols: Sequence[str]) -> dict[str, rang
             raise InputError(f"the model has no symbol {name!r}; its symbols are {', '.join(symbols) or 'none'}")
         low, high = int(parts[0]), int(parts[min(1, len(parts) - 1)])
         step = int(parts[2]) if len(parts) == 3 else 1
-        if high < low or step < 1:
-            raise InputError(f"range {text!r} is empty; accepted is LOW <= HIGH, and a step from 1 on")
+        if high < low or step < 1 or high >= 2**63:
+            raise InputError(
+                f"range {text!r} is empty or endless; accepted is LOW <= HIGH < 2^63, and a step from 1 on"
+            )
         found[name] = range(low, high + 1, step)
     missing = [s for s in symbols if s not in found]
     if missing:
@@ -222,8 +224,11 @@ def draw(found: Scan, path: Path, title: str, budget: int | None = None) -> None
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.add_subplot(title=title)
     (_curve if len(found.axes) == 1 else _map)(figure, axes, found, budget)
+    kind = path.suffix.lstrip(".") or "png"
+    if kind not in (kinds := figure.canvas.get_supported_filetypes()):
+        raise InputError(f"picture {str(path)!r} ends in {kind!r}; accepted are {', '.join(kinds)}")
     partial = path.with_name(f".{path.name}.tmp")
-    figure.savefig(partial, format=path.suffix.lstrip(".") or "png", dpi=160)
+    figure.savefig(partial, format=kind, dpi=160)
     partial.rename(path)
 
 

@@ -35,7 +35,7 @@ def read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
         return source
     path = Path(source)
     if not path.is_file():
-        raise ModelError(f"model {str(path)!r} does not exist; a path to an .onnx file is expected")
+        raise ModelError(f"model {str(path)!r} is no file; a path to an .onnx file is expected")
     try:
         model = onnx.load(path)
     except (FileNotFoundError, onnx.checker.ValidationError) as error:

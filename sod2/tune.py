@@ -94,6 +94,10 @@ def _content(path: Path) -> dict[str, Any]:
         known = False
     if not known:
         raise Error(f"{str(path)!r} is no file of `sod2 tune`, which has values of {', '.join(CHOICES)}")
+    for name, value in content["best"].items():
+        if value not in CHOICES[name]:
+            accepted = ", ".join(map(str, CHOICES[name]))
+            raise Error(f"{str(path)!r} has {value} as {name}; accepted are {accepted}")
     return content
 
 
@@ -120,8 +124,8 @@ class Search:
         if not self._path.exists():
             return []
         content = _content(self._path)
-        if content["subject"] != self._subject:
-            raise Error(f"{str(self._path)!r} is of {content['subject']}: give a new file for {self._subject}")
+        if (subject := content.get("subject")) != self._subject:
+            raise Error(f"{str(self._path)!r} is of {subject}: give a new file for {self._subject}")
         return [Candidate(c["values"], c["cost"]) for c in content["candidates"]]
 
     def run(self, count: int, say: Callable[[str], None]) -> Candidate:

@@ -142,6 +142,20 @@ BAD_COMMANDS = {
     "input text": (["run", "m.onnx", "x=2x-4"], "2x-4"),
     "input file": (["run", "m.onnx", "x=none.npy"], "none.npy"),
     "input file's content": (["run", "m.onnx", "x=image.npy"], "image.npy"),
+    "input archive": (["run", "m.onnx", "x=archive.npy"], "archive.npy"),
+    "input larger than memory": (["run", "m.onnx", "x=99999999999999x4"], "99999999999999x4"),
+    "input larger than arrays": (["run", "m.onnx", "x=99999999999999999999x4"], "99999999999999999999x4"),
+    "folder": (["explain", "folder"], "'folder' is no file"),
+    "endless budget": (["compile", "m.onnx", "-o", "out", "--memory-budget", "inf"], "'inf'"),
+    "empty budget": (["compile", "m.onnx", "-o", "out", "--memory-budget", ""], "''"),
+    "range": (["memory", "m.onnx", "--range", "N=1:9223372036854775808"], "N=1:9223372036854775808"),
+    "picture": (["memory", "m.onnx", "--range", "N=1:2", "--png", "p.xyz"], "'xyz'; accepted are"),
+    "block sizes": (["compile", "m.onnx", "-o", "out", "--tuned", "values.json"], "has 3 as SOD2_PIXEL_BLOCK"),
+    "no search": (["tune", "m.onnx", "x=1x4", "-o", "best.json"], "best.json"),
+    "compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", '"gcc'], '"gcc'),
+    "no compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", "true"], "SOD2_VL"),
+    "manifest": (["run", "broken", "x=1x4"], "manifest.json"),
+    "library": (["run", "foreign", "x=1x4"], "model.so"),
     "input missing": (["bench", "m.onnx"], "'x' is missing"),
     "output folder": (["compile", "m.onnx", "-o", "folder"], "no artifact"),
     "output file": (["compile", "m.onnx", "-o", "image.onnx"], "no artifact"),
@@ -163,6 +177,13 @@ def test_bad_commands(  # noqa: PLR0917 - fixtures
     Path("image.npy").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     Path("folder").mkdir()
     Path("folder", "precious").write_text("kept")
+    Path("archive.npy").write_bytes(b"PK\x03\x04" + bytes(64))
+    Path("values.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 3}}')
+    Path("best.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 28}}')
+    for name, manifest in (("broken", "{"), ("foreign", "{}")):
+        Path(name).mkdir()
+        Path(name, "manifest.json").write_text(manifest)
+        Path(name, "model.so").write_bytes(bytes(64))
     onnx.save(model("float[N] x, int64[K] k", "float[?] y", "y = Reshape(x, k)"), "reshape.onnx")
     before = sorted(tmp_path.rglob("*"))
     assert main(arguments) == 1
@@ -170,6 +191,39 @@ def test_bad_commands(  # noqa: PLR0917 - fixtures
     assert offender in message
     assert message.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["", "folder"])
+@pytest.mark.parametrize("option", ["--output", "--timeline"])
+def test_files_to_be_written(  # noqa: PLR0917 - fixtures
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    name: str,
+) -> None:
+    """A folder is refused before anything runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(SystemExit):
+        main(["run", str(file), "x=1x4", option, name])
+    assert f"{name!r} is a folder" in capsys.readouterr().err
+
+
+def test_names_that_are_awkward(tmp_path: Path) -> None:
+    """Of inputs, outputs and files: a sign of equality, an argument of np.savez."""
+    source, given, result = (tmp_path / name for name in ("m.onnx", "a=b.npy", "y.npz"))
+    awkward = model("float[N] x, float[N] z", "float[N] y", "y = Add(x, z)")
+    for tensors, names in ((awkward.graph.input, ("x", "x=y")), (awkward.graph.output, ("file",))):
+        for tensor, name in zip(tensors, names, strict=True):
+            tensor.name = name
+    awkward.graph.node[0].input[1] = "x=y"
+    awkward.graph.node[0].output[0] = "file"
+    onnx.save(awkward, source)
+    np.save(given, np.float32([1, 2]))
+    assert main(["run", str(source), f"x={given}", f"x=y={given}", "-o", str(result)]) == 0
+    np.testing.assert_array_equal(np.load(result)["file"], [2, 4])
 
 
 def test_exit_status(tmp_path: Path) -> None:

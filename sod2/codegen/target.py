@@ -160,7 +160,10 @@ def link_executable(target: Target, objects: Sequence[Path], out: Path, hooked: 
 
 
 def _command(text: str, origin: str) -> tuple[str, ...]:
-    command = tuple(shlex.split(text))
+    try:
+        command = tuple(shlex.split(text))
+    except ValueError:  # an open quotation
+        command = ()
     if not command or shutil.which(command[0]) is None:
         raise ToolchainError(f"{origin} is {text!r}, which is not a program that can be run: give a C compiler")
     return command
@@ -245,7 +248,7 @@ def _zig_flags() -> tuple[str, ...]:
 def constants(command: tuple[str, ...], flags: tuple[str, ...], header: str, names: tuple[str, ...]) -> tuple[int, ...]:
     """Macros of a header of the runtime, as this compiler sees them."""
     text = _preprocess(command, (*flags, f"-I{RUNTIME}"), f'#include "{header}"\nprobe {" ".join(names)}\n')
-    values = text.strip().splitlines()[-1].split()[1:]
+    values = text.split()[-len(names) :]
     if len(values) != len(names) or not all(value.isdecimal() for value in values):
         raise ToolchainError(f"runtime/{header} gives {values} for {', '.join(names)}: each must be an integer literal")
     return tuple(map(int, values))
