@@ -150,6 +150,7 @@ static void take_arrays(sod2_planner *q, size_t lives, block *from) {
   p->usage_before = take(from, s, sizeof *p->usage_before);
   p->top = take(from, s, sizeof *p->top);
   p->full = take(from, s, sizeof *p->full);
+  p->gap_end = take(from, s, sizeof *p->gap_end);
   p->by_depth = take(from, n, sizeof *p->by_depth);
   p->depth_at = take(from, (size_t)q->depths + 2, sizeof *p->depth_at);
   p->by_first = take(from, n, sizeof *p->by_first);

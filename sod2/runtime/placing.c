@@ -1,7 +1,7 @@
 /* Gaps: where a buffer fits among the placed ones that live at the same time. See placing.h.
 
-   Most buffers need no search. Of each step it is known how far what is placed there reaches, `top`, and up to where it
-   leaves no gap, `full`: a buffer lies between the largest of both, which often are the same. */
+   Most buffers need no search. Of each step it is known how far what is placed there reaches, `top`, and where the first
+   gap begins, `full`, and ends: no buffer lies below the largest `full` of its steps, and most fit right there. */
 #include "placing.h"
 
 void sod2_list_depths(sod2_placing *p, const uint8_t *depth_of, int32_t depths) {
@@ -107,17 +107,28 @@ static int64_t smallest_gap(sod2_placing *p, int32_t count, int64_t bytes, int64
   return best == INT64_MAX || (arena - end >= bytes && arena - end < best) ? end : begin;
 }
 
+/* Where a gap ends that begins at the largest `full` of some steps: of those at which not all lies below it, the lowest
+   end of a first gap. */
+static int64_t common_gap_end(const sod2_placing *p, sod2_range live, int64_t full) {
+  int64_t end = INT64_MAX;
+  for (int32_t step = live.first; step <= live.last; step++)
+    end = sod2_imin(end, p->top[step] <= full ? INT64_MAX : p->gap_end[step]);
+  return end;
+}
+
 /* The lowest place of a buffer; of one that comes last, on top of the others if that is below the tier's live peak. */
 static int64_t lowest(sod2_placing *p, int32_t buffer, int32_t tier, const sod2_slot *slots) {
   const sod2_range live = p->range[buffer];
+  const int64_t bytes = p->bytes[buffer];
   int64_t top = sod2_imax(p->top[live.first], p->top[live.last]);
   int64_t full = sod2_imax(p->full[live.first], p->full[live.last]);
   for (int32_t step = live.first + 1; step < live.last; step++) {
     top = sod2_imax(top, p->top[step]);
     full = sod2_imax(full, p->full[step]);
   }
-  if (top == full || (sod2_comes_last(p, buffer) && top + p->bytes[buffer] <= p->floor[tier])) return top;
-  return lowest_gap(p, gather(p, buffer, slots), p->bytes[buffer], full);
+  if (sod2_comes_last(p, buffer) && top + bytes <= p->floor[tier]) return top;
+  if (full + bytes <= common_gap_end(p, live, full)) return full;
+  return lowest_gap(p, gather(p, buffer, slots), bytes, full);
 }
 
 /* Puts a buffer somewhere. Returns where it ends. */
@@ -126,8 +137,10 @@ static int64_t put(sod2_placing *p, int32_t buffer, int64_t begin, sod2_slot *sl
   const int64_t end = begin + p->bytes[buffer];
   slots[buffer] = (sod2_slot){begin, end};
   for (int32_t step = live.first; step <= live.last; step++) {
+    const int64_t full = p->full[step];
     p->top[step] = sod2_imax(p->top[step], end);
-    p->full[step] = p->full[step] < begin ? p->full[step] : sod2_imax(p->full[step], end);
+    p->full[step] = full < begin ? full : sod2_imax(full, end);
+    p->gap_end[step] = full < begin ? sod2_imin(p->gap_end[step], begin) : p->gap_end[step];
   }
   return end;
 }
@@ -137,6 +150,7 @@ static int64_t clear(sod2_placing *p, const int64_t *offset, sod2_slot *slots) {
   int64_t arena = 0;
   memset(p->top, 0, sizeof *p->top * (size_t)p->steps);
   memset(p->full, 0, sizeof *p->full * (size_t)p->steps);
+  for (int32_t step = 0; step < p->steps; step++) p->gap_end[step] = INT64_MAX;
   for (int32_t i = 0; i < p->buffers; i++) {
     slots[i].begin = slots[i].end = p->bytes[i] == 0 ? 0 : -1;
     if (sod2_is_given(p, i) && p->bytes[i] > 0) arena = sod2_imax(arena, put(p, i, offset[i], slots));

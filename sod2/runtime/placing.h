@@ -28,7 +28,7 @@ typedef struct sod2_placing {
   int64_t *bytes;      /* rounded up */
   int64_t *most;       /* the largest usage while a buffer lives, of the buffers up to its tier */
   int64_t *change, *usage, *usage_before; /* [steps + 1] live bytes: from step to step, and up to two depths */
-  int64_t *top, *full; /* [steps] of what is placed: the last end, and how far it reaches up from 0 without a gap */
+  int64_t *top, *full, *gap_end; /* [steps] of what is placed: the last end, and where the first gap begins and ends */
   struct {
     int64_t *begin, *end; /* [buffers + SOD2_AT_ONCE] */
   } near;              /* buffers that overlap one in time */
