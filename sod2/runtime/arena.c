@@ -50,12 +50,12 @@ typedef struct ranked {
 enum { BY_PRODUCT, BY_USAGE, ORDERS };
 typedef struct attempt {
   int32_t *order;
-  sod2_slot *slots; /* [buffers] */
+  sod2_slots slots;
 } attempt;
 
 struct sod2_planner {
   sod2_placing placing;
-  const uint8_t *depth_of; /* NULL: all 0 */
+  const sod2_range *range; /* of the program's buffers */
   int32_t depths;
   attempt tried[ORDERS];
   ranked *ranks, *spare; /* [buffers] */
@@ -89,7 +89,7 @@ static int64_t fill_usage(int32_t count, int32_t steps, const sod2_range *range,
 }
 
 static int32_t tier_of(const sod2_placing *p, int32_t buffer) {
-  return p->depth_of == NULL ? 0 : p->tier_of[p->depth_of[buffer]];
+  return p->depths == 1 ? 0 : p->tier_of[p->depth[buffer]];
 }
 
 /* The usage that the buffers at [begin, end) of by_depth see. */
@@ -110,7 +110,7 @@ static void fill_tiers(sod2_placing *p) {
   p->tiers = 0;
   memset(p->change, 0, sizeof *p->change * ((size_t)p->steps + 1));
   for (int32_t depth = 0; depth < p->depths; depth++) {
-    const int32_t next = p->depth_of == NULL ? p->buffers : p->depth_at[depth + 1];
+    const int32_t next = p->depths == 1 ? p->buffers : p->depth_at[depth + 1];
     for (int32_t j = end; j < next; j++) add_life(p->change, p->range[p->by_depth[j]], p->bytes[p->by_depth[j]]);
     const int64_t peak = sum_up(p->change, p->steps, usage);
     if (depth == 0 || peak >= DEPTH_GAIN * outer) {
@@ -139,10 +139,18 @@ static void *take(block *from, size_t count, size_t size) {
   return begin;
 }
 
+static sod2_slots take_slots(block *from, size_t count) {
+  int64_t *begin = take(from, count, sizeof *begin);
+  return (sod2_slots){begin, take(from, count, sizeof *begin)};
+}
+
 /* The arrays of a planner; `lives` is the sum of last - first. */
 static void take_arrays(sod2_planner *q, size_t lives, block *from) {
   sod2_placing *p = &q->placing;
   const size_t n = (size_t)p->buffers, s = (size_t)p->steps + 2;
+  p->number = take(from, n, sizeof *p->number);
+  p->range = take(from, n, sizeof *p->range);
+  p->depth = take(from, n, sizeof *p->depth);
   p->bytes = take(from, n, sizeof *p->bytes);
   p->most = take(from, n, sizeof *p->most);
   p->change = take(from, s, sizeof *p->change);
@@ -153,25 +161,23 @@ static void take_arrays(sod2_planner *q, size_t lives, block *from) {
   p->gap_end = take(from, s, sizeof *p->gap_end);
   p->by_depth = take(from, n, sizeof *p->by_depth);
   p->depth_at = take(from, (size_t)q->depths + 2, sizeof *p->depth_at);
-  p->by_first = take(from, n, sizeof *p->by_first);
   p->first_at = take(from, s, sizeof *p->first_at);
   p->older_at = take(from, s, sizeof *p->older_at);
   p->older = take(from, lives, sizeof *p->older);
   for (int k = 0; k < ORDERS; k++) {
     q->tried[k].order = take(from, n, sizeof *q->tried[k].order);
-    q->tried[k].slots = take(from, n, sizeof *q->tried[k].slots);
+    q->tried[k].slots = take_slots(from, n);
   }
   q->ranks = take(from, n + 1, sizeof *q->ranks);
-  q->spare = take(from, n, sizeof *q->spare);
+  q->spare = take(from, n + 1, sizeof *q->spare);
   q->trial = take(from, n, sizeof *q->trial);
-  p->near.begin = take(from, n + SOD2_AT_ONCE, sizeof *p->near.begin);
-  p->near.end = take(from, n + SOD2_AT_ONCE, sizeof *p->near.end);
+  p->near = take_slots(from, n);
 }
 
 sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range *range, const uint8_t *depth_of,
                                   int32_t depths) {
-  sod2_planner described = {.depth_of = depth_of, .depths = depths};
-  described.placing = (sod2_placing){.range = range, .buffers = count, .steps = steps};
+  sod2_planner described = {.range = range, .depths = depths};
+  described.placing = (sod2_placing){.buffers = count, .steps = steps};
   block memory = {0};
   size_t lives = 0;
   for (int32_t i = 0; i < count; i++) lives += (size_t)(range[i].last - range[i].first);
@@ -184,7 +190,8 @@ sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);
   *q = described;
-  sod2_list_depths(&q->placing, depth_of, depths);
+  sod2_number(&q->placing, range, depth_of);
+  sod2_list_depths(&q->placing, depths);
   sod2_list_overlaps(&q->placing);
   return q;
 }
@@ -195,9 +202,8 @@ void sod2_planner_free(sod2_planner *planner) { free(planner); }
 static void begin(sod2_planner *q, const int64_t *bytes, const uint8_t *given, int by_depth) {
   sod2_placing *p = &q->placing;
   p->given = given;
-  p->depth_of = by_depth ? q->depth_of : NULL;
   p->depths = by_depth ? q->depths : 1;
-  for (int32_t i = 0; i < p->buffers; i++) p->bytes[i] = rounded(bytes[i]);
+  for (int32_t i = 0; i < p->buffers; i++) p->bytes[i] = rounded(bytes[p->number[i]]);
   fill_tiers(p);
 }
 
@@ -225,27 +231,31 @@ static void rank(sod2_planner *q, int by) {
   int32_t count = 0;
   for (int32_t tier = 0; tier < p->tiers; tier++) {
     const int32_t begin = count;
-    for (int32_t j = 0; j < p->buffers; j++) {
-      const int32_t i = p->by_first[j];
+    int32_t behind = 0;
+    for (int32_t i = 0; i < p->buffers; i++) {
       if (p->bytes[i] == 0 || tier_of(p, i) != tier || sod2_is_given(p, i)) continue;
       const double weight = (double)p->most[i] * (by == BY_PRODUCT ? (double)p->bytes[i] : 1);
-      q->ranks[count++] = (ranked){sod2_comes_last(p, i) ? 0 : weight, i};
+      if (sod2_comes_last(p, i))
+        q->spare[behind++] = (ranked){weight, i};
+      else
+        q->ranks[count++] = (ranked){weight, i};
     }
+    memcpy(q->ranks + count, q->spare, sizeof *q->ranks * (size_t)behind);
     sort(q->ranks + begin, q->spare, count - begin);
-    p->tier_end[tier] = count;
+    p->tier_end[tier] = count += behind;
   }
   for (int32_t i = 0; i < count; i++) q->tried[by].order[i] = q->ranks[i].buffer;
 }
 
 /* Moves what ended above the live peak of its tier half way to the front of it. */
-static void advance(sod2_planner *q, attempt tried) {
+static void advance(sod2_planner *q, const attempt *tried) {
   const sod2_placing *p = &q->placing;
   for (int32_t tier = 0, begin = 0; tier < p->tiers; begin = p->tier_end[tier++]) {
     int32_t count = p->tier_end[tier] - begin, late = 0, kept = 0;
-    int32_t *order = tried.order + begin;
+    int32_t *order = tried->order + begin;
     ranked *moved = q->ranks, *stays = q->spare;
     for (int32_t i = 0; i < count; i++) {
-      if (tried.slots[order[i]].end > p->floor[tier])
+      if (tried->slots.end[order[i]] > p->floor[tier])
         moved[late++] = (ranked){i / 2, order[i]};
       else
         stays[kept++] = (ranked){i, order[i]};
@@ -256,10 +266,10 @@ static void advance(sod2_planner *q, attempt tried) {
 }
 
 /* Keeps the offsets of a placement when it needs less than `arena`. Returns the smaller size. */
-static int64_t keep_smaller(const sod2_planner *q, const sod2_slot *slots, int64_t needed, int64_t arena,
+static int64_t keep_smaller(const sod2_placing *p, const sod2_slots *slots, int64_t needed, int64_t arena,
                             int64_t *offset) {
-  for (int32_t i = 0; i < q->placing.buffers && needed < arena; i++)
-    if (!sod2_is_given(&q->placing, i)) offset[i] = slots[i].begin;
+  for (int32_t i = 0; i < p->buffers && needed < arena; i++)
+    if (!sod2_is_given(p, i)) offset[p->number[i]] = slots->begin[i];
   return sod2_imin(needed, arena);
 }
 
@@ -270,21 +280,21 @@ static int64_t search(sod2_planner *q, int64_t *offset) {
   const int64_t most = sod2_imin(ORDERS * ROUNDS, 1 + WORK / sod2_imax(1, p->overlaps));
   int64_t arena = INT64_MAX;
   for (int k = 0; k < (p->given != NULL ? ORDERS : most) && arena > enough; k++) {
-    const attempt tried = q->tried[k % ORDERS];
+    const attempt *tried = &q->tried[k % ORDERS];
     if (k < ORDERS)
       rank(q, k);
     else
       advance(q, tried);
-    const int64_t needed = sod2_place_order(p, tried.order, offset, arena, tried.slots);
-    arena = keep_smaller(q, tried.slots, needed, arena, offset);
+    const int64_t needed = sod2_place_order(p, tried->order, offset, arena, &tried->slots);
+    arena = keep_smaller(p, &tried->slots, needed, arena, offset);
   }
   return arena;
 }
 
 /* Best fit, unless it needs `arena` or more. Returns the smaller size. */
 static int64_t try_best_fit(sod2_planner *q, int64_t arena, int64_t *offset) {
-  sod2_slot *slots = q->tried[0].slots;
-  return keep_smaller(q, slots, sod2_place_in_time(&q->placing, offset, arena, slots), arena, offset);
+  const sod2_slots *slots = &q->tried[0].slots;
+  return keep_smaller(&q->placing, slots, sod2_place_in_time(&q->placing, offset, arena, slots), arena, offset);
 }
 
 /* The search, and best fit where that does not reach the live peak. */
@@ -307,10 +317,11 @@ int64_t sod2_place_best_fit(sod2_planner *q, const int64_t *bytes, const uint8_t
 
 /* The arena up to each depth. */
 static void fill_needed(const sod2_planner *q, const int64_t *offset, int64_t *needed) {
+  const sod2_placing *p = &q->placing;
   memset(needed, 0, sizeof *needed * (size_t)q->depths);
-  for (int32_t i = 0; i < q->placing.buffers; i++) {
-    int64_t *end = needed + q->depth_of[i];
-    if (q->placing.bytes[i] > 0) *end = sod2_imax(*end, offset[i] + q->placing.bytes[i]);
+  for (int32_t i = 0; i < p->buffers; i++) {
+    int64_t *end = needed + p->depth[i];
+    if (p->bytes[i] > 0) *end = sod2_imax(*end, offset[p->number[i]] + p->bytes[i]);
   }
   for (int32_t depth = 1; depth < q->depths; depth++) needed[depth] = sod2_imax(needed[depth], needed[depth - 1]);
 }
@@ -336,5 +347,5 @@ void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, cons
 
 int64_t sod2_live_peak(sod2_planner *q, const int64_t *bytes) {
   const sod2_placing *p = &q->placing;
-  return fill_usage(p->buffers, p->steps, p->range, bytes, p->usage);
+  return fill_usage(p->buffers, p->steps, q->range, bytes, p->usage);
 }
