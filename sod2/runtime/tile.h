@@ -65,9 +65,8 @@ extern const sod2_tile_panel sod2_tile_dense_b[SOD2_MR + 1];  /* reads one there
                                                                  fetches `rows` of b instead, evenly */
 
 /* Winograd: A(i, k) = a[(k / VL) * lda + i * VL + k % VL], B dense; vector j of row i of C is at
-   c[j * ldc + i * VL]. `next` is the panel of B that follows: its lines are prefetched, one a step. */
-typedef void (*sod2_tile_lanes)(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc,
-                                const float *next);
+   c[j * ldc + i * VL]. Lines of the panel of B that follows behind it are prefetched. */
+typedef void (*sod2_tile_lanes)(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc);
 extern const sod2_tile_lanes sod2_tile_channels[SOD2_MR + 1];
 extern const sod2_tile_lanes sod2_tile_half_channels[SOD2_MR + 1]; /* columns 0 to NR / 2 of B and C */
 

@@ -208,8 +208,7 @@ static void product_stage(const winograd_job *job, int64_t count, int64_t panel,
   for (int64_t xi = 0; xi < p->planes; xi++, u += step, v += p->depth * count + PAD, products += SOD2_NR * count + PAD)
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t t = sod2_block_start(b, count, blocks), height = sod2_block_start(b + 1, count, blocks) - t;
-      kernels[height](p->channels, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL, count * SOD2_VL,
-                      u + step);
+      kernels[height](p->channels, v + t * SOD2_VL, count * SOD2_VL, u, products + t * SOD2_VL, count * SOD2_VL);
     }
 }
 
