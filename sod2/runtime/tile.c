@@ -3,7 +3,8 @@
    Accumulators are named scalars c0_0, c0_1, ..: GCC does not split an array that is indexed by constants only after
    late unrolling, and an array costs a round trip through the stack at both ends of the loop. The macros below write
    those names out. Kernels of few rows unroll the loop over k four times, tall ones not at all: Clang would unroll and
-   then spill. */
+   then spill. On Intel's servers GCC unrolls those of long chains twice: the end of a chain is foreseen if half as many
+   branches come before it. */
 #include "tile.h"
 
 #include "transpose.h"
@@ -21,6 +22,11 @@ enum {
 #else
 #define PLAIN_LOOP _Pragma("GCC unroll 1")
 #define SHORT_LOOP _Pragma("GCC unroll 4")
+#endif
+#if defined(SOD2_FAR_CORES) && !defined(__clang__)
+#define CHAIN_LOOP _Pragma("GCC unroll 2")
+#else
+#define CHAIN_LOOP PLAIN_LOOP
 #endif
 
 #if SOD2_NV == 2
@@ -200,10 +206,10 @@ enum {
         b += SOD2_NR;)                                                                                                \
   }
 
-#define DEFINE_TILE(R, LOOP)                                                                                          \
+#define DEFINE_TILE(R, LOOP, LONG_LOOP)                                                                               \
   NOINLINE void packed_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,\
                            int accumulate) {                                                                          \
-    SUM(R, LOOP,                                                                                                      \
+    SUM(R, LONG_LOOP,                                                                                                 \
         COLUMNS(LOAD_B, 0)                                                                                            \
         ROWS_##R(PACKED_ROW)                                                                                          \
         a += lda;                                                                                                     \
@@ -213,7 +219,7 @@ enum {
                          int accumulate, const float *next, int64_t stride) {                                         \
     const float *p0 = a, *p4 = a + 4 * lda, *p8 = a + 8 * lda, *p12 = a + 12 * lda;                                   \
     (void)p4, (void)p8, (void)p12, (void)next, (void)stride;                                                          \
-    SUM(R, LOOP,                                                                                                      \
+    SUM(R, LONG_LOOP,                                                                                                 \
         if (R > FEW) {                                                                                                \
           PREFETCH(next)                                                                                              \
           next += stride;                                                                                             \
@@ -225,16 +231,16 @@ enum {
   }                                                                                                                   \
   DEFINE_GATHER(gather_a_##R, 1, R, LOOP)                                                                             \
   DEFINE_GATHER(step_a_##R, 2, R, LOOP)                                                                               \
-  DEFINE_PANEL(gather_b_##R, ROW, R, LOOP, FIND_B PREFETCH(b + 2 * SOD2_NR) COLUMNS(LOAD_B, 0))                       \
-  DEFINE_PANEL(stream_a_##R, ROW, R, LOOP, FIND_B PREFETCH(a + following) COLUMNS(LOAD_B, 0))                         \
-  DEFINE_PANEL(half_b_##R, HALF, R, LOOP, FIND_B HALF(LOAD_B, 0))                                                     \
-  DEFINE_PANEL(dense_b_##R, ROW, R, LOOP,                                                                             \
+  DEFINE_PANEL(gather_b_##R, ROW, R, LONG_LOOP, FIND_B PREFETCH(b + 2 * SOD2_NR) COLUMNS(LOAD_B, 0))                  \
+  DEFINE_PANEL(stream_a_##R, ROW, R, LONG_LOOP, FIND_B PREFETCH(a + following) COLUMNS(LOAD_B, 0))                    \
+  DEFINE_PANEL(half_b_##R, HALF, R, LONG_LOOP, FIND_B HALF(LOAD_B, 0))                                                \
+  DEFINE_PANEL(dense_b_##R, ROW, R, LONG_LOOP,                                                                        \
         const float *b = copy, *next = b0 + offset[ahead >> FRACTION];                                                \
         PREFETCH(next)                                                                                                \
         ahead += rate;                                                                                                \
         COLUMNS(LOAD_B, 0)                                                                                            \
         copy += SOD2_NR;)                                                                                             \
-  DEFINE_PANEL(copy_b_##R, ROW, R, LOOP,                                                                              \
+  DEFINE_PANEL(copy_b_##R, ROW, R, LONG_LOOP,                                                                         \
         FIND_B PREFETCH(b + 2 * SOD2_NR)                                                                              \
         COLUMNS(LOAD_B, 0)                                                                                            \
         COLUMNS(COPY_B, 0)                                                                                            \
@@ -242,21 +248,21 @@ enum {
   DEFINE_CHANNELS(channels_##R, ROW, R, LOOP, COLUMNS(LOAD_B, 0) FETCH_WEIGHTS(0) if (SOD2_NR > 16) FETCH_WEIGHTS(16)) \
   DEFINE_CHANNELS(half_channels_##R, HALF, R, LOOP, HALF(LOAD_B, 0) FETCH_WEIGHTS(0))
 
-DEFINE_TILE(1, SHORT_LOOP)
-DEFINE_TILE(2, SHORT_LOOP)
-DEFINE_TILE(3, SHORT_LOOP)
-DEFINE_TILE(4, SHORT_LOOP)
-DEFINE_TILE(5, PLAIN_LOOP)
-DEFINE_TILE(6, PLAIN_LOOP)
+DEFINE_TILE(1, SHORT_LOOP, SHORT_LOOP)
+DEFINE_TILE(2, SHORT_LOOP, SHORT_LOOP)
+DEFINE_TILE(3, SHORT_LOOP, SHORT_LOOP)
+DEFINE_TILE(4, SHORT_LOOP, SHORT_LOOP)
+DEFINE_TILE(5, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(6, PLAIN_LOOP, CHAIN_LOOP)
 #if SOD2_MR > 6
-DEFINE_TILE(7, PLAIN_LOOP)
-DEFINE_TILE(8, PLAIN_LOOP)
-DEFINE_TILE(9, PLAIN_LOOP)
-DEFINE_TILE(10, PLAIN_LOOP)
-DEFINE_TILE(11, PLAIN_LOOP)
-DEFINE_TILE(12, PLAIN_LOOP)
-DEFINE_TILE(13, PLAIN_LOOP)
-DEFINE_TILE(14, PLAIN_LOOP)
+DEFINE_TILE(7, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(8, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(9, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(10, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(11, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(12, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(13, PLAIN_LOOP, CHAIN_LOOP)
+DEFINE_TILE(14, PLAIN_LOOP, CHAIN_LOOP)
 #define TABLE(name)                                                                                                   \
   { 0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8, name##_9, name##_10, name##_11, \
     name##_12, name##_13, name##_14 }
