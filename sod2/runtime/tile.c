@@ -13,6 +13,7 @@ enum {
   CHAIN = 128,
   WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
   FRACTION = 16,       /* bits of a row, of which a step fetches a part */
+  AHEAD = 32,          /* floats, two lines */
   FEW = SOD2_MR / 3    /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 
@@ -119,6 +120,16 @@ enum {
 #define FETCH_TILES
 #endif
 
+/* Brings the next lines of A to L1, for one row in each step: where rows begin on a line, all of them enter the next one
+   together, and their loads would wait for L2 in turn. */
+#ifdef SOD2_FAR_CORES
+#define FETCH_ROW(R)                                                                                                  \
+  __builtin_prefetch(p0 + ahead, 0, 3);                                                                               \
+  ahead = ahead == AHEAD + (R - 1) * lda ? AHEAD : ahead + lda;
+#else
+#define FETCH_ROW(R)
+#endif
+
 #define NOINLINE static __attribute__((noinline))
 
 /* C += A B, or C = A B, in chains of CHAIN steps: a chain begins at 0 and is added to C when it ends. The rounding
@@ -218,11 +229,13 @@ enum {
   NOINLINE void rows_##R(int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,  \
                          int accumulate, const float *next, int64_t stride) {                                         \
     const float *p0 = a, *p4 = a + 4 * lda, *p8 = a + 8 * lda, *p12 = a + 12 * lda;                                   \
-    (void)p4, (void)p8, (void)p12, (void)next, (void)stride;                                                          \
+    int64_t ahead = AHEAD;                                                                                            \
+    (void)p4, (void)p8, (void)p12, (void)next, (void)stride, (void)ahead;                                             \
     SUM(R, LONG_LOOP,                                                                                                 \
         if (R > FEW) {                                                                                                \
           PREFETCH(next)                                                                                              \
           next += stride;                                                                                             \
+          FETCH_ROW(R)                                                                                                \
         }                                                                                                             \
         COLUMNS(LOAD_B, 0)                                                                                            \
         ROWS_##R(STRIDED_ROW)                                                                                         \
