@@ -18,6 +18,9 @@
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB
 #define SOD2_WINOGRAD_WEIGHTS_KIB 65536
 #endif
+#ifndef SOD2_WINOGRAD_COLUMNS /* two vectors with their edge */
+#define SOD2_WINOGRAD_COLUMNS 30
+#endif
 #endif
 
 #ifndef SOD2_GEMM_DEPTH /* rows of a panel of B that stay in L1 while row blocks of A pass over them */
@@ -59,6 +62,9 @@
 #endif
 #ifndef SOD2_WINOGRAD_WEIGHTS_KIB /* weights up to which threads have blocks of their own */
 #define SOD2_WINOGRAD_WEIGHTS_KIB 4096
+#endif
+#ifndef SOD2_WINOGRAD_COLUMNS /* of the output, whose inputs are transformed at once */
+#define SOD2_WINOGRAD_COLUMNS 60
 #endif
 #ifndef SOD2_STRIP_OWN_KIB /* padded rows of an image that one thread computes at a time */
 #define SOD2_STRIP_OWN_KIB 640

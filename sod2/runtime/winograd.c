@@ -25,19 +25,25 @@
 #include "winograd_transform.h"
 
 enum {
-  RUN = 60,        /* output columns transformed at once: a strip stays in L1 */
+  INPUT_RUN = SOD2_WINOGRAD_COLUMNS, /* output columns whose inputs are transformed at once: a strip stays in L1 */
+  OUTPUT_RUN = 48,                   /* and whose products are: whole lines */
   MAX_N = 8,
   PHASES = 4,      /* of a stride of 2 */
-  LINES_LD = RUN + 2 * SOD2_VL,
+  LINES_LD = INPUT_RUN + 2 * SOD2_VL,
   OWN_TILES = SOD2_WINOGRAD_OWN_TILES, /* most tiles of a block of one thread, and of one that all share */
   SHARED_TILES = SOD2_WINOGRAD_TILES,
-  STRIP = MAX_N * (RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL, /* columns overlap by up to n - m = 3 */
-  LINE = 6 * RUN + SOD2_VL, /* m rows of up to RUN columns */
+  STRIP = MAX_N * (INPUT_RUN + 3) * SOD2_VL + SOD2_VL * SOD2_VL, /* columns overlap by up to n - m = 3 */
+  LINE = 6 * OUTPUT_RUN + SOD2_VL, /* m rows of a run */
   PAD = 16,
   OWN_V_BYTES = SOD2_WINOGRAD_OWN_KIB << 10,   /* V of one thread, V shared by all */
   SHARED_V_BYTES = SOD2_WINOGRAD_SHARED_KIB << 10,
   OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
   FAR_WEIGHT_BYTES = 4 << 20, /* larger ones come from beyond L2 each time: blocks are twice as large, or shared */
+#ifdef SOD2_FAR_CORES
+  FETCH_WRITTEN = 0, /* to fetch lines that are only written takes longer than to store them */
+#else
+  FETCH_WRITTEN = 1,
+#endif
   MIN_OWN_TILES = 8 /* of a thread: half of a shared V has to come from another core, maybe from another chip */
 };
 static const double BYTES_PER_CYCLE = 6;
@@ -89,15 +95,16 @@ typedef struct winograd_job {
   int64_t image, first, count; /* the shared block */
 } winograd_job;
 
-/* A piece of a row of tiles, at most RUN columns wide, as which a block of tiles is transformed. */
+/* A piece of a row of tiles, as which a block of tiles is transformed: rows are cut where `columns` (INPUT_RUN or
+   OUTPUT_RUN) of output are full, and where blocks meet. */
 typedef struct winograd_run {
   int64_t ty, tx, count;
 } winograd_run;
 
 /* The run that starts with tile `at` and ends before `end`. */
-SOD2_INLINE winograd_run run_at(int64_t at, int64_t end, int m, int64_t tiles_x) {
-  const int64_t tx = at % tiles_x;
-  return (winograd_run){at / tiles_x, tx, sod2_imin(sod2_imin(end - at, tiles_x - tx), RUN / m)};
+SOD2_INLINE winograd_run run_at(int64_t at, int64_t end, int m, int64_t tiles_x, int columns) {
+  const int64_t tx = at % tiles_x, most = columns / m;
+  return (winograd_run){at / tiles_x, tx, sod2_imin(sod2_imin(end - at, tiles_x - tx), most - tx % most)};
 }
 
 /* ---- stage 1 ---------------------------------------------------------------------------------------------------- */
@@ -153,7 +160,7 @@ SOD2_INLINE void fetch_phases(const sod2_conv *c, const float *x, int64_t channe
   const int64_t y = 2 * run.ty * m - c->pt + (last ? 2 * n : 0), top = sod2_imax(0, y);
   const int64_t bottom = sod2_imin(c->ih, y + 2 * (last ? m : n));
   const int64_t column = (last ? 0 : 2 * ((run.tx + run.count - 1) * m + n)) - c->pl, left = sod2_imax(0, column);
-  const int64_t right = sod2_imin(c->iw, column + 2 * RUN);
+  const int64_t right = sod2_imin(c->iw, column + 2 * INPUT_RUN);
   for (int64_t i = 0; i < channels; i++, x += c->ih * c->iw)
     for (int64_t line = top; line < bottom; line++)
       for (int64_t j = left; j < right; j += 16) __builtin_prefetch(x + line * c->iw + j);
@@ -191,7 +198,7 @@ SOD2_INLINE void input_stage(const winograd_job *job, int m, int64_t image, int6
                              float *v) {
   const int64_t plane_step = job->plan.depth * count + PAD;
   for (int64_t at = 0; at < count;) {
-    const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x);
+    const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x, INPUT_RUN);
     input_run(job, m, image, run, block, v + (block * count + at) * SOD2_VL, plane_step);
     at += run.count;
   }
@@ -229,8 +236,9 @@ SOD2_INLINE void output_run(const winograd_job *job, int m, int64_t image, winog
   const sod2_conv *c = job->c;
   const int64_t width = run.count * m, x = run.tx * m, y = run.ty * m, cols = sod2_imin(width, c->ow - x);
   const int64_t lines = sod2_imin(m, c->oh - y), channels = sod2_imin(SOD2_VL, c->oc - row);
-  _Alignas(64) float strip[6 * RUN * SOD2_VL + SOD2_VL * SOD2_VL], out[SOD2_VL * LINE];
-  for (int64_t i = 0; i < lines; i++) sod2_conv_fetch(c, image, row, channels, (y + i) * c->ow + x, cols);
+  _Alignas(64) float strip[6 * OUTPUT_RUN * SOD2_VL + SOD2_VL * SOD2_VL], out[SOD2_VL * LINE];
+  if (FETCH_WRITTEN || c->epilogue)
+    for (int64_t i = 0; i < lines; i++) sod2_conv_fetch(c, image, row, channels, (y + i) * c->ow + x, cols);
   for (int64_t t = 0; t < run.count; t++)
     output_tile(m, products + t * SOD2_VL, plane_step, (vf *)strip + t * m, width);
   const int whole = run.count == job->plan.tiles_x; /* then its lines are contiguous in the output */
@@ -248,7 +256,7 @@ SOD2_INLINE void output_stage(const winograd_job *job, int m, int64_t image, int
   const int64_t plane_step = SOD2_NR * count + PAD;
   for (int64_t j = 0; j < SOD2_NV && panel * SOD2_NR + j * SOD2_VL < job->c->oc; j++)
     for (int64_t at = 0; at < count;) {
-      const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x);
+      const winograd_run run = run_at(first + at, first + count, m, job->plan.tiles_x, OUTPUT_RUN);
       output_run(job, m, image, run, panel * SOD2_NR + j * SOD2_VL, products + (j * count + at) * SOD2_VL, plane_step);
       at += run.count;
     }
