@@ -40,8 +40,10 @@ enum {
   OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
   FAR_WEIGHT_BYTES = 4 << 20, /* larger ones come from beyond L2 each time: blocks are twice as large, or shared */
 #ifdef SOD2_FAR_CORES
-  FETCH_WRITTEN = 0, /* to fetch lines that are only written takes longer than to store them */
+  ROW_BLOCK = SOD2_MR, /* blocks of tiles are whole row blocks: lower ones wait for weights */
+  FETCH_WRITTEN = 0,   /* to fetch lines that are only written takes longer than to store them */
 #else
+  ROW_BLOCK = 1,
   FETCH_WRITTEN = 1,
 #endif
   MIN_OWN_TILES = 8 /* of a thread: half of a shared V has to come from another core, maybe from another chip */
@@ -79,6 +81,7 @@ static winograd_plan plan_of(const sod2_conv *c, int m, int threads) {
     fit = sod2_imin(fit, c->scratch_limit / (p.shared ? v + threads * products : own));
     fit = sod2_imax(fit, least);
   }
+  if (fit > ROW_BLOCK) fit -= fit % ROW_BLOCK;
   p.blocks = (p.tiles + fit - 1) / fit;
   if (!p.shared) p.blocks = sod2_ceildiv(sod2_imax(p.blocks, wanted), threads) * threads;
   p.block_tiles = (p.tiles + p.blocks - 1) / p.blocks;
