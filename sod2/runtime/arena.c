@@ -318,12 +318,12 @@ int64_t sod2_place_best_fit(sod2_planner *q, const int64_t *bytes, const uint8_t
 /* The arena up to each depth. */
 static void fill_needed(const sod2_planner *q, const int64_t *offset, int64_t *needed) {
   const sod2_placing *p = &q->placing;
-  memset(needed, 0, sizeof *needed * (size_t)q->depths);
-  for (int32_t i = 0; i < p->buffers; i++) {
-    int64_t *end = needed + p->depth[i];
-    if (p->bytes[i] > 0) *end = sod2_imax(*end, offset[p->number[i]] + p->bytes[i]);
+  int64_t end = 0;
+  for (int32_t depth = 0; depth < q->depths; depth++) {
+    for (int32_t j = p->depth_at[depth]; j < p->depth_at[depth + 1]; j++)
+      end = sod2_imax(end, offset[p->number[p->by_depth[j]]] + p->bytes[p->by_depth[j]]);
+    needed[depth] = end;
   }
-  for (int32_t depth = 1; depth < q->depths; depth++) needed[depth] = sod2_imax(needed[depth], needed[depth - 1]);
 }
 
 int64_t sod2_place_by_depth(sod2_planner *q, const int64_t *bytes, int64_t *offset, int64_t *needed) {
