@@ -99,6 +99,11 @@ static double window_cycles(const sod2_conv *c, const sod2_strips *s, int64_t li
   return (fill + tiles) / (double)(lines * s->ow);
 }
 
+/* Panels of the widest piece of a line whose strips take so many floats a channel; at least those of MIN_COLUMNS. */
+static int64_t widest_piece(const sod2_conv *c, const sod2_strips *s, int64_t area) {
+  return sod2_imax(MIN_COLUMNS, columns_within(c, s, area / lines_of(s, 1))) / SOD2_NR;
+}
+
 /* Cuts the output into windows whose strips take at most `floats`, or those of a line or MIN_COLUMNS of it: as many whole
    lines as fit, or in a thread's own windows, where that is cheaper, one, two, .. lines as wide as they fit. A line is
    cut between panels. Strips that all threads share may take more by what lies between phases. */
@@ -107,13 +112,13 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   const int64_t area = (floats - SOD2_NR) / sod2_imax(1, c->ic / c->groups * s->column_phases) - between;
   const int64_t panels = panels_of(s->ow), along = s->oh == 1 ? owners : 1;
   const int64_t whole = lines_within(s, area / width_of(c, s, s->ow));
-  const int64_t of_line = columns_within(c, s, area / lines_of(s, 1));
-  const int64_t widest = sod2_imax(MIN_COLUMNS, of_line) / SOD2_NR;
-  const int64_t fewest = pieces_of(panels, whole > 0 ? panels : widest, along);
+  const int64_t widest = whole > 0 ? panels : widest_piece(c, s, area);
+  const int64_t fewest = pieces_of(panels, widest, along);
+  const int64_t most = owners > 1 && fewest < panels ? sod2_imin(s->oh, MAX_LINES) : 0;
   int64_t lines = sod2_imin(s->oh, sod2_imax(1, whole));
-  double best = whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
+  double best = most > 0 && whole > 0 ? window_cycles(c, s, lines, s->ow, fewest) : INFINITY;
   s->owners = owners, s->windows_x = fewest;
-  for (int64_t some = 1; owners > 1 && some <= sod2_imin(s->oh, MAX_LINES); some++) {
+  for (int64_t some = 1; some <= most; some++) {
     const int64_t fit = columns_within(c, s, area / lines_of(s, some)) / SOD2_NR;
     if (fit < 1) break;
     const int64_t count = pieces_of(panels, fit, along);
@@ -130,25 +135,30 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
 
 sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps) {
   sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1, .together = 1};
-  s.sh = split_by(c->kh, c->dh, c->sh, steps), s.sw = split_by(c->kw, c->dw, c->sw, steps);
-  s.step_y = c->sh / s.sh, s.step_x = c->sw / s.sw;
   s.in_place = sod2_strips_in_place(c);
   s.depth = sod2_strips_depth(c);
   s.offsets = sod2_line(s.depth);
   if (sod2_strips_flat(c)) s.oh = 1, s.ow = c->oh * c->ow;
   if (s.in_place) {
+    s.sh = s.sw = s.step_y = s.step_x = 1;
     s.channel = s.ow;
     return s;
   }
+  s.sh = split_by(c->kh, c->dh, c->sh, steps), s.sw = split_by(c->kw, c->dw, c->sw, steps);
+  s.step_y = c->sh / s.sh, s.step_x = c->sw / s.sw;
   s.row_phases = phases_below(s.sh, c->kh, c->dh, s.sh);
   s.column_phases = phases_below(s.sw, c->kw, c->dw, s.sw);
   s.row_reach = lines_below(c, &s, s.sh, 1) - s.row_phases;
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   const int64_t limit = sod2_imax(MIN_FLOATS * threads, allowed), own = limit / threads;
-  cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
-  const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows, rows = c->oc / c->groups;
+  const int64_t rows = c->oc / c->groups;
   const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
-  s.together = threads == 1 || all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows || s.floats > own;
+  /* Each thread has OWN_WINDOWS, or there is one for every line: cutting cannot make them larger. */
+  if (threads > 1 && s.oh * s.ow >= pixels * sod2_imin(s.oh, OWN_WINDOWS * threads)) {
+    cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
+    const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
+    s.together = all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows || s.floats > own;
+  }
   if (!s.together) return s;
   const int copies = threads > 1 && rows >= SOD2_NR * threads && !c->prologue;
   cut(c, copies ? sod2_imin(OWN_FLOATS, own) : sod2_imin(SHARED_FLOATS, limit), 1, &s);
