@@ -84,16 +84,17 @@ def _line(
 ) -> tuple[list[Cell], float | None, float | None]:
     """Cells of one engine on one model, first over repeat, and first over SoD²'s first, of new shapes."""
     once, below = _parted(rows)
+    cells = [_times(ratio) for ratio in _ratios(once)]
     first, repeat = data.first_ms(below), data.latency_ms(below)
     if not first or not repeat:
-        return [Cell(DASH, marks=notes.mark(f"{what}: {data.hole(rows)}."), span=len(COLUMNS) - 2)], None, None
+        why = data.hole(rows) if not once else "no smaller size was measured"
+        return [*cells, Cell(DASH, marks=notes.mark(f"{what}: {why}."), span=len(COLUMNS) - 2 - len(cells))], None, None
     means = [statistics.fmean(values.values()) for values in (first, repeat)]
     ratios = _ratios(below)
     mean, worst = data.geo_mean(ratios), max(ratios)
     both = [first[sample] / ours[sample] for sample in first if sample in ours]
     over = data.geo_mean(both) if both else None
     binds = _binds(below)
-    cells = [_times(ratio) for ratio in _ratios(once)]
     cells += [Cell(number(value), value) for value in means]
     cells += [_times(value) for value in (mean, worst, over)]
     cells += [Cell(number(v), v) for v in (statistics.median(binds), max(binds))] if binds else [Cell(DASH)] * 2
@@ -105,10 +106,12 @@ def _size(row: Row) -> int:
 
 
 def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The good rows of the largest sample, with which the process began, and those of the others."""
+    """The good rows of the sample with which the process began, and those of smaller ones. Others as large are neither:
+    the bench gives SoD²'s arena back before them.
+    """
     good = sorted(data.select(rows, status="ok"), key=lambda row: (_size(row), row.sample or 0))
     began = [row for row in good if row.sample == good[-1].sample]
-    return began, good[: len(good) - len(began)]
+    return began, [row for row in good if _size(row) < _size(good[-1])]
 
 
 def _ratios(rows: Sequence[Row]) -> list[float]:

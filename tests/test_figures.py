@@ -353,6 +353,19 @@ def test_figure10_and_first_runs(config: dict[str, Any], tmp_path: Path) -> None
     assert (tmp_path / "f.pdf").stat().st_size > 1000
 
 
+def test_a_model_of_one_size_has_no_first_runs_at_smaller_ones(config: dict[str, Any], tmp_path: Path) -> None:
+    rows = [
+        dataclasses.replace(row, shape=[[1, 3, 224, 224]])
+        for sample, factor in ((0, 3.0), (1, 2.0))
+        for row in runs("sod2", "skipnet", sample, factor, 1.0, 1.0)
+    ]
+    found = first_run.table(config, rows, HOST)
+    line = next(line for line in found.body if [cell.text for cell in line[:2]] == ["SkipNet", "SoD²"])
+    assert [(cell.text, cell.span) for cell in line[2:]] == [("2.00×", 1), ("–", len(first_run.COLUMNS) - 3)]
+    assert "SoD² on SkipNet: no smaller size was measured." in found.notes
+    layout.write([found], tmp_path / "f")
+
+
 def test_the_fastest_other_engine(config: dict[str, Any], tmp_path: Path) -> None:
     """The best engine counts, not the worst; noise of one round in five makes the bound lower, not the ratio."""
     config["engines"]["quick"] = {**config["engines"]["ort"], "title": "Quick"}
