@@ -123,13 +123,17 @@ static int64_t smallest_gap(sod2_placing *p, int32_t buffer, int64_t arena, cons
   return best == INT64_MAX || (arena - end >= bytes && arena - end < best) ? end : begin;
 }
 
-/* Whether the bytes from the largest `full` of some steps, `begin`, to `end` are free: at each all lies below them, or the
-   first gap holds them. */
+/* Whether what lies at a step is in the way of the bytes from `begin`, not below its `full`, to `end`: not all lies below
+   them, and the first gap does not hold them. */
+SOD2_INLINE int meets(const sod2_placing *p, int32_t step, int64_t begin, int64_t end) {
+  return (p->top[step] > begin) & (p->gap_end[step] < end);
+}
+
+/* Whether those bytes are free at some steps; most buffers live in no more than two. */
 static int fits(const sod2_placing *p, sod2_range live, int64_t begin, int64_t end) {
-  const int64_t *top = p->top, *gap_end = p->gap_end;
-  int64_t meets = 0;
-  for (int32_t step = live.first; step <= live.last; step++) meets |= (top[step] > begin) & (end > gap_end[step]);
-  return !meets;
+  int64_t met = meets(p, live.first, begin, end) | meets(p, live.last, begin, end);
+  for (int32_t step = live.first + 1; step < live.last; step++) met |= meets(p, step, begin, end);
+  return !met;
 }
 
 /* The lowest place of a buffer; of one that comes last, on top of the others if that is below the tier's live peak. */
@@ -137,7 +141,7 @@ static int64_t lowest(sod2_placing *p, int32_t buffer, int32_t tier, const sod2_
   const sod2_range live = p->range[buffer];
   const int64_t bytes = p->bytes[buffer], top = p->top[live.first];
   if (sod2_comes_last(p, buffer) && top + bytes <= p->floor[tier]) return top;
-  int64_t full = sod2_imax(p->full[live.first], p->full[live.last]); /* most buffers live in no other step */
+  int64_t full = sod2_imax(p->full[live.first], p->full[live.last]);
   for (int32_t step = live.first + 1; step < live.last; step++) full = sod2_imax(full, p->full[step]);
   return fits(p, live, full, full + bytes) ? full : lowest_gap(p, buffer, full, slots);
 }
