@@ -5,6 +5,7 @@ A toggle picks between two functions of one signature, here and nowhere else.
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -209,11 +210,21 @@ def compile(source: str | Path | onnx.ModelProto, options: Options | None = None
 
 
 def _cached(model: onnx.ModelProto, options: Options) -> Path:
-    """The artifact of a model for this machine, built unless it is there."""
+    """The artifact of a model for this machine, built unless it is there. One that another process puts there meanwhile
+    stays: it may be in use."""
     target = host()
-    folder = default_cache() / "models" / _key(model, options, target)
-    if not (folder / "manifest.json").exists():
-        build(model, options, target, folder)
+    cache = default_cache() / "models"
+    folder = cache / _key(model, options, target)
+    if (folder / "manifest.json").exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as own:
+        made = build(model, options, target, Path(own, folder.name))
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
     return folder
 
 

@@ -7,6 +7,7 @@ must give the same bits for both A.
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -278,6 +279,28 @@ def test_a_requirement_of_a_branch_is_checked_where_the_branch_is_taken() -> Non
     assert model.run({"x": x, "y": y[:3], "p": np.array(True)})["r"] == 12
     with pytest.raises(sod2.InputError, match="K must equal L"):
         model.run({"x": x, "y": y, "p": np.array(True)})
+
+
+def test_two_processes_build_a_model_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the faster one has built and loaded stays where it is."""
+    monkeypatch.setenv("SOD2_CACHE", str(tmp_path))
+    source, build = model("float[N, 5] x", "float[N, 5] y", "y = Abs(x)"), compiler.build
+    faster: list[sod2.CompiledModel] = []
+
+    def slow(*arguments: Any) -> Path:
+        monkeypatch.setattr(compiler, "build", build)
+        faster.append(sod2.compile(source))
+        inodes.append(library().stat().st_ino)
+        return build(*arguments)
+
+    def library() -> Path:
+        return faster[0].folder / "model.so"
+
+    inodes: list[int] = []
+    monkeypatch.setattr(compiler, "build", slow)
+    sod2.compile(source)
+    assert inodes == [library().stat().st_ino]
+    assert [p.name for p in (tmp_path / "models").iterdir()] == [faster[0].folder.name]
 
 
 def test_an_artifact_may_be_replaced(tmp_path: Path) -> None:
