@@ -48,6 +48,11 @@ from sod2.storage import Storage
 from sod2.unranked import UnrankedModel
 
 
+def _are_bytes(value: object, least: int) -> bool:
+    """Whether an option is a number of bytes from `least` on that an arena can have (runtime/plan.c)."""
+    return type(value) is int and least <= value <= 2**62
+
+
 @dataclass(frozen=True)
 class Options:
     """What the compiler may do. The defaults are SoD²; each field is one of the paper's ablations."""
@@ -73,12 +78,12 @@ class Options:
             raise Error(f"option weight_budget is {self.weight_budget!r}; accepted are numbers from 1 on")
         if not isinstance(self.tolerance, int | float) or not self.tolerance > 0:
             raise Error(f"option tolerance is {self.tolerance!r}; accepted are numbers above 0")
-        if type(self.scratch_budget) is not int or self.scratch_budget < 0:
-            raise Error(f"option scratch_budget is {self.scratch_budget!r}; accepted are bytes from 0 on")
+        if not _are_bytes(self.scratch_budget, 0):
+            raise Error(f"option scratch_budget is {self.scratch_budget!r}; accepted are bytes from 0 to 2^62")
         if self.scratch_budget and self.memory_budget is not None:
             raise Error(f"option scratch_budget is {self.scratch_budget}; with a memory_budget only 0 is accepted")
-        if self.memory_budget is not None and (type(self.memory_budget) is not int or self.memory_budget < 1):
-            raise Error(f"option memory_budget is {self.memory_budget!r}; accepted are None and bytes from 1 on")
+        if self.memory_budget is not None and not _are_bytes(self.memory_budget, 1):
+            raise Error(f"option memory_budget is {self.memory_budget!r}; accepted are None and bytes from 1 to 2^62")
 
 
 @dataclass(frozen=True)

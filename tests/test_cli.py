@@ -94,6 +94,8 @@ def test_threads(compiled: sod2.CompiledModel, threads: int) -> None:
         {"mvc": 1},
         {"weight_budget": 0.5},
         {"scratch_budget": -1},
+        {"scratch_budget": 2**63},
+        {"memory_budget": 2**64 + 1},
         {"tolerance": 0},
     ],
 )
