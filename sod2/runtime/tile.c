@@ -14,6 +14,7 @@ enum {
   WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
   FRACTION = 16,       /* bits of a row, of which a step fetches a part */
   AHEAD = 32,          /* floats, two lines */
+  SOON = 6,            /* rows of B */
   FEW = SOD2_MR / 3    /* rows: their panels stream by as fast as the hardware prefetcher brings them */
 };
 
@@ -120,14 +121,19 @@ enum {
 #define FETCH_TILES
 #endif
 
-/* Brings the next lines of A to L1, for one row in each step: where rows begin on a line, all of them enter the next one
-   together, and their loads would wait for L2 in turn. */
+/* To L1, where it would be waited for. FETCH_ROW: the next lines of A, one row in a step; where rows begin on a line,
+   all of them enter the next one together. FETCH_PIXELS: a row of the panel that is being copied, each on another page;
+   elsewhere of the panel after the next. */
 #ifdef SOD2_FAR_CORES
 #define FETCH_ROW(R)                                                                                                  \
   __builtin_prefetch(p0 + ahead, 0, 3);                                                                               \
   ahead = ahead == AHEAD + (R - 1) * lda ? AHEAD : ahead + lda;
+#define FETCH_PIXELS                                                                                                  \
+  const float *soon = b0 + offset[sod2_imin(SOON, k + step - 2)];                                                     \
+  __builtin_prefetch(soon, 0, 3), __builtin_prefetch(soon + 16, 0, 3);
 #else
 #define FETCH_ROW(R)
+#define FETCH_PIXELS PREFETCH(b + 2 * SOD2_NR)
 #endif
 
 #define NOINLINE static __attribute__((noinline))
@@ -254,7 +260,7 @@ enum {
         COLUMNS(LOAD_B, 0)                                                                                            \
         copy += SOD2_NR;)                                                                                             \
   DEFINE_PANEL(copy_b_##R, ROW, R, LONG_LOOP,                                                                         \
-        FIND_B PREFETCH(b + 2 * SOD2_NR)                                                                              \
+        FIND_B FETCH_PIXELS                                                                                           \
         COLUMNS(LOAD_B, 0)                                                                                            \
         COLUMNS(COPY_B, 0)                                                                                            \
         copy += SOD2_NR;)                                                                                             \
