@@ -224,7 +224,7 @@ def draw(found: Scan, path: Path, title: str, budget: int | None = None) -> None
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.add_subplot(title=title)
     (_curve if len(found.axes) == 1 else _map)(figure, axes, found, budget)
-    kind = path.suffix.lstrip(".") or "png"
+    kind = path.suffix.lstrip(".").lower() or "png"
     if kind not in (kinds := figure.canvas.get_supported_filetypes()):
         raise InputError(f"picture {str(path)!r} ends in {kind!r}; accepted are {', '.join(kinds)}")
     partial = path.with_name(f".{path.name}.tmp")

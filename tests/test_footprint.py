@@ -123,7 +123,7 @@ def test_timeline(compiled: sod2.CompiledModel, tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, picture = tmp_path / "m.onnx", tmp_path / "m.png"
+    path, picture = tmp_path / "m.onnx", tmp_path / "m.PNG"
     path.write_bytes(MODEL.SerializeToString())
     assert main(["memory", str(path), "--range", "H=3:9", "W=5", "--budget", "1KB", "--png", str(picture)]) == 0
     printed = capsys.readouterr().out
@@ -131,4 +131,4 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["memory", str(path), "--range", "H=1", "W=5"]) == 1
     assert "accepts none of the sizes" in capsys.readouterr().err
-    assert np.all([p.name in ("m.onnx", "m.png") for p in tmp_path.iterdir()])
+    assert np.all([p.name in ("m.onnx", "m.PNG") for p in tmp_path.iterdir()])
