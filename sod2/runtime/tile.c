@@ -185,7 +185,7 @@ enum {
 /* The kernels for Winograd: what they do with the part of a row of B that they take, in each step. */
 #define DEFINE_CHANNELS(name, PART, R, LOOP, ...)                                                                     \
   NOINLINE void name(int64_t k, const float *a, int64_t lda, const float *b, float *c, int64_t ldc) {                 \
-    const int64_t following = k * SOD2_NR;                                                                            \
+    const int64_t following = (k + SOD2_VL - 1) / SOD2_VL * SOD2_VL * SOD2_NR; /* padded as tiles are */              \
     (void)following;                                                                                                  \
     for (int accumulate = 0; !accumulate || k > 0; accumulate = 1) {                                                  \
       ROWS_##R(ZERO_##PART)                                                                                           \
