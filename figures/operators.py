@@ -130,13 +130,16 @@ def _chart(shares: Mapping[str, Mapping[str, float | None]], engines: Mapping[st
 def _peak(rows: Sequence[Row], fastest: tuple[float, str, int] | None) -> str:
     """What the machine did at most, in its best round and in the middle one, and what there is to hold that against."""
     found = [row.facts["limits"] for row in rows if "limits" in row.facts]
+    if not found:
+        return ""
     best, middle = max(found, key=lambda limits: limits["flops"]), median(limits["flops"] for limits in found)
     cycle = best["flops"] / best["clock"] / max(row.threads or 1 for row in rows)
     text = f"At most {best['flops'] / 1e9:.0f} GFLOP/s (median {middle / 1e9:.0f}), {cycle:.1f} in a cycle of each"
     text += f" thread at {best['clock'] / 1e9:.2f} GHz; {best['bandwidth'][-1] / 1e9:.0f} GB/s from memory. "
     if fastest:
         share, where, size = fastest
-        text += f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of it ({where} at {size}). "
+        text += f"The fastest product or 1×1 convolution of any engine reaches {share:.0%} of the peak"
+        text += f" that its own rounds had ({where} at {size}). "
     return text
 
 

@@ -135,7 +135,7 @@ def test_operators_figure(config: dict[str, Any], tmp_path: Path) -> None:
     assert "below 0.95× on 1 of 1" in table.caption
     assert "1000 GFLOP/s (median 1000), 125.0 in a cycle of each thread at 4.00 GHz" in table.caption
     share = 2 * 32 * 768 * 768 / 50e-6 / 1e12
-    assert f"convolution of any engine reaches {share:.0%} of it (matmul-768-768 at 32)" in table.caption
+    assert f"any engine reaches {share:.0%} of the peak that its own rounds had (matmul-768-768 at 32)" in table.caption
     assert table.chart is not None
     assert OVERHEAD not in {panel.title for panel in table.chart.panels}
     layout.write([table], tmp_path / "operators")
@@ -157,6 +157,14 @@ def test_shares_are_of_the_median_round(config: dict[str, Any]) -> None:
     share = [column.headers[0] for column in table.columns].index("Of peak")
     assert table.body[0][share].value == pytest.approx(2 * 32 * 768 * 768 / 50e-6 / 1e12)
     assert "At most 2000 GFLOP/s (median 1000)" in table.caption
+
+
+def test_operators_figure_of_failures(config: dict[str, Any]) -> None:
+    """Rows that failed tell no limits; the reasons are shown."""
+    failed = dataclasses.replace(row("sod2", "conv3x3-64", 0, facts=FACTS), status="failed", reason="it died")
+    table = operators.table(config, [failed], HOST)
+    assert table.body == [] and table.chart is None
+    assert "SoD²: failed: it died." in table.notes
 
 
 def test_operators_figure_needs_the_limits(config: dict[str, Any]) -> None:
