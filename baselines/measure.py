@@ -43,8 +43,7 @@ class Protocol:
 
     `repeats` are the rounds after a sample's first run, `inferences` those of each turn in them. With `roofline`, what
     the device does at most is measured after the engines' turns of each of them and becomes a fact of their rows. An
-    engine whose first
-    inference of a sample took over `slow_s` seconds has one round after it instead of `repeats`.
+    engine whose first inference of a sample took over `slow_s` seconds has one round after it instead of `repeats`.
     """
 
     samples: int

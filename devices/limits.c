@@ -4,7 +4,6 @@
                               second, cycles a second, then bytes read a second from sets of 64 KiB, 128 KiB and so on */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 

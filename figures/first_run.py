@@ -41,7 +41,7 @@ COLUMNS = (
 _CAPTION = (
     "Samples come to one process from the largest on. The first one is the first run of the process, which pays for"
     " what an engine does once and for memory that it touches for the first time; so does the run behind a failure,"
-    " which has a new process. The others are shapes that the process has not seen, below the high-water mark of its"
+    " which has a new process. Smaller ones are shapes that the process has not seen, below the high-water mark of its"
     " memory. Left: latency of their first inference over the median of their repeats; engines take turns, so that"
     " repeats, too, meet caches that others have emptied. Right: that first latency over SoD²'s first. Bind: the part"
     " of it in which an engine plans the new shape, where that is a step of its own; a dash elsewhere. "

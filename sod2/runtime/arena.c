@@ -58,7 +58,7 @@ struct sod2_planner {
   const sod2_range *range; /* of the program's buffers */
   int32_t depths;
   attempt tried[ORDERS];
-  ranked *ranks, *spare; /* [buffers] */
+  ranked *ranks, *spare; /* [buffers + 1] and [buffers]: merging looks at one weight behind the last */
   int64_t *trial;        /* [buffers] offsets of a second way */
 };
 
@@ -169,7 +169,7 @@ static void take_arrays(sod2_planner *q, size_t lives, block *from) {
     q->tried[k].slots = take_slots(from, n);
   }
   q->ranks = take(from, n + 1, sizeof *q->ranks);
-  q->spare = take(from, n + 1, sizeof *q->spare);
+  q->spare = take(from, n, sizeof *q->spare);
   q->trial = take(from, n, sizeof *q->trial);
   p->near = take_slots(from, n);
 }

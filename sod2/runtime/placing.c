@@ -146,7 +146,8 @@ static int64_t lowest(sod2_placing *p, int32_t buffer, int32_t tier, const sod2_
   return fits(p, live, full, full + bytes) ? full : lowest_gap(p, buffer, full, slots);
 }
 
-/* Puts a buffer somewhere. Returns where it ends. */
+/* Puts a buffer somewhere. Returns where it ends. Of a first gap that is filled an empty one is left: to find the next
+   would take a search. */
 static int64_t put(sod2_placing *p, int32_t buffer, int64_t begin, const sod2_slots *slots) {
   const sod2_range live = p->range[buffer];
   const int64_t end = begin + p->bytes[buffer];

@@ -153,7 +153,7 @@ sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps) {
   const int64_t limit = sod2_imax(MIN_FLOATS * threads, allowed), own = limit / threads;
   const int64_t rows = c->oc / c->groups;
   const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
-  /* Each thread has OWN_WINDOWS, or there is one for every line: cutting cannot make them larger. */
+  /* Own windows are never fewer than this: if even those are too small, none are cut. */
   if (threads > 1 && s.oh * s.ow >= pixels * sod2_imin(s.oh, OWN_WINDOWS * threads)) {
     cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
     const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;

@@ -40,7 +40,7 @@ enum {
   OWN_WEIGHT_BYTES = SOD2_WINOGRAD_WEIGHTS_KIB << 10, /* weights up to this size are read again for each block */
   FAR_WEIGHT_BYTES = 4 << 20, /* larger ones come from beyond L2 each time: blocks are twice as large, or shared */
 #ifdef SOD2_FAR_CORES
-  ROW_BLOCK = SOD2_MR, /* blocks of tiles are whole row blocks: lower ones wait for weights */
+  ROW_BLOCK = SOD2_MR, /* the most tiles of a block are whole row blocks: lower ones wait for weights */
   FETCH_WRITTEN = 0,   /* to fetch lines that are only written takes longer than to store them */
 #else
   ROW_BLOCK = 1,
