@@ -236,7 +236,7 @@ class Device:
         """What it does at most: `flops` a second of its threads, cycles a second of a CPU (`clock`), and `bandwidth`,
         bytes read a second by size of set.
 
-        A fraction of a second; noise of the machine can only lower what is found.
+        A fraction of a second. Noise of the machine can only lower what is found, but for the clock, a difference.
         """
         program = self.files.absolute(self.tool("limits", ("roofline.c", "threads.c")))
         command = f"{program} {self.threads} {self._cores.get('mask', '')}"

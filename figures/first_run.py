@@ -1,7 +1,7 @@
 """First runs: the first inference at a shape against its repeats, per engine and model, and the bind of a new shape.
 
 Samples come by descending size, so that two things are told apart. The first sample is the first of its process: it
-pays for what an engine does once, and for first touches of memory, up to the high-water mark. Every later sample is a
+pays for what an engine does once, and for first touches of memory, up to the high-water mark. Every smaller one is a
 new shape below that mark: what it pays is what each new shape costs an application that has warmed up, whose every
 input has another shape: planning, packing, and whatever the engine allocates again.
 """

@@ -4,8 +4,8 @@
    chain of additions adds to that, which take a cycle each; multiply-adds of wide vectors lower the clock of some
    processors, so additions alone would tell another. Reading: every thread sums its own slice of a set, pass after
    pass, in four streams, so that a small set stays in the caches of its core and a large one comes from memory. Every
-   figure is the best of several trials of a fraction of a millisecond: whatever disturbs a trial makes it slower,
-   never faster. */
+   time is the best of several trials of a fraction of a millisecond: whatever disturbs a trial makes it slower, never
+   faster. */
 #define _GNU_SOURCE
 #include "kernel.h"
 #include "sod2.h"
