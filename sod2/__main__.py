@@ -173,6 +173,8 @@ def _inputs(model: CompiledModel, given: Sequence[str]) -> dict[str, Array]:
         if name is None:
             named = text.rpartition("=")[0] or text
             raise InputError(f"the model has no input {named!r}; its inputs are {', '.join(map(repr, declared))}")
+        if name in arrays:
+            raise InputError(f"input {name!r} is given again as {text!r}; one value is accepted")
         arrays[name] = _array(name, text[len(name) + 1 :], declared[name])
     return arrays
 

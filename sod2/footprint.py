@@ -99,6 +99,8 @@ def parse_ranges(texts: Sequence[str], symbols: Sequence[str]) -> dict[str, rang
             raise InputError(f"range {text!r} is not understood; accepted is SYMBOL=LOW:HIGH or SYMBOL=LOW:HIGH:STEP")
         if name not in symbols:
             raise InputError(f"the model has no symbol {name!r}; its symbols are {', '.join(symbols) or 'none'}")
+        if name in found:
+            raise InputError(f"symbol {name!r} is given again as {text!r}; one range is accepted")
         low, high = int(parts[0]), int(parts[min(1, len(parts) - 1)])
         step = int(parts[2]) if len(parts) == 3 else 1
         if high < low or step < 1 or high >= 2**63:

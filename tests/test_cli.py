@@ -147,6 +147,8 @@ BAD_COMMANDS = {
     "input archive": (["run", "m.onnx", "x=archive.npy"], "archive.npy"),
     "input larger than memory": (["run", "m.onnx", "x=99999999999999x4"], "99999999999999x4"),
     "input larger than arrays": (["run", "m.onnx", "x=99999999999999999999x4"], "99999999999999999999x4"),
+    "input twice": (["run", "m.onnx", "x=2x4", "x=3x4"], "'x=3x4'"),
+    "range twice": (["memory", "m.onnx", "--range", "N=1", "N=2"], "'N=2'"),
     "folder": (["explain", "folder"], "'folder' is no file"),
     "endless budget": (["compile", "m.onnx", "-o", "out", "--memory-budget", "inf"], "'inf'"),
     "empty budget": (["compile", "m.onnx", "-o", "out", "--memory-budget", ""], "''"),
