@@ -185,7 +185,7 @@ sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range
   take_arrays(&described, lives, &memory);
   sod2_planner *q = malloc(memory.bytes);
   if (q == NULL) return NULL;
-  memset(q, 0, memory.bytes); /* every page is there before the first shape comes */
+  memset(q, 0, memory.bytes); /* counts start at 0, and every page is there before the first shape comes */
   memory = (block){(char *)q, 0};
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);
