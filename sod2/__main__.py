@@ -1,7 +1,6 @@
 """Command line of the compiler: compile, run, explain, memory, bench, tune. `sod2 COMMAND --help` tells the rest."""
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sod2 import checking, compiler, footprint, roofline, timeline, tune, versions
-from sod2.artifact import CompiledModel, load
+from sod2.artifact import CompiledModel, load, read_manifest
 from sod2.codegen import crosscompilers
 from sod2.codegen.target import cross, host
 from sod2.compiler import Options, Plan
@@ -208,7 +207,7 @@ def _compile(arguments: argparse.Namespace) -> None:
         target = replace(target, tuned=tune.read(arguments.tuned))
     options = replace(_options(arguments), memory_budget=_bytes(arguments.memory_budget))
     out = compiler.build(arguments.model, options, target, arguments.output)
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = read_manifest(out)
     print(
         f"{out}: {manifest['steps']} steps, {manifest['kernels']} generated kernels, "
         f"{manifest['weight_bytes'] / 2**20:.1f} MiB of weights, {manifest['error']:.0e} error by versions, "

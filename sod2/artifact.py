@@ -71,8 +71,7 @@ def write(
 
     `leaner` are the further tables of a memory `budget` (bytes; 0: none), which have the weights of the first.
     """
-    replaceable = not out.exists() or (out / "manifest.json").is_file() or (out.is_dir() and not any(out.iterdir()))
-    if not replaceable:
+    if not _replaceable(out):
         raise Error(f"{str(out)!r} exists and is no artifact; give a new name, or an artifact to replace")
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -91,6 +90,29 @@ def write(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return out
+
+
+def _replaceable(out: Path) -> bool:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return True
+    try:
+        return bool(read_manifest(out))
+    except ModelError:
+        return False
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an artifact; ModelError if the folder is none. Others have a manifest.json too."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelError(f"{str(path)!r} is no manifest of an artifact ({error}); compile the model") from None
+    if not isinstance(found, dict) or "tables" not in found:
+        raise ModelError(f"{str(path)!r} is no manifest of an artifact (it lists no tables); compile the model")
+    return found
 
 
 def _compile(emission: Emission, sources: Sequence[Path], folder: Path) -> None:
@@ -196,13 +218,9 @@ class CompiledModel:
 
     def __init__(self, folder: str | Path, threads: int = 1) -> None:
         self.folder = Path(folder)
-        manifest = self.folder / "manifest.json"
-        if not manifest.is_file():
-            raise ModelError(f"{str(folder)!r} is not an artifact: it has no manifest.json")
-        try:
-            self.manifest: dict[str, Any] = json.loads(manifest.read_text())
-        except ValueError as error:
-            raise ModelError(f"{str(manifest)!r} is no manifest of an artifact ({error}); compile the model") from None
+        self.manifest = read_manifest(self.folder)
+        if ctypes.c_int(threads).value != threads:
+            raise InputError(f"threads is {threads}, which does not fit 32 bits")
         self._library = _library(self.folder / "model.so")
         self._handle = ctypes.c_void_p()
         self._free = weakref.finalize(self, _unload, self._library, self._handle)

@@ -84,7 +84,7 @@ class Batch:
         home = self.folder / str(number)
         home.mkdir(parents=True)
         emission.weights.write(home / "weights.bin", digest)
-        (home / "manifest.json").write_text("{}")
+        (home / "manifest.json").write_text('{"tables": []}')
         (home / "model.so").symlink_to(self.folder / "batch.so")
         self.numbers[name] = number
         return text

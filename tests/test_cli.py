@@ -159,7 +159,11 @@ BAD_COMMANDS = {
     "compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", '"gcc'], '"gcc'),
     "no compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", "true"], "SOD2_VL"),
     "manifest": (["run", "broken", "x=1x4"], "manifest.json"),
-    "library": (["run", "foreign", "x=1x4"], "model.so"),
+    "other manifest": (["run", "foreign", "x=1x4"], "lists no tables"),
+    "output over another manifest": (["compile", "m.onnx", "-o", "foreign"], "no artifact"),
+    "library": (["run", "other", "x=1x4"], "model.so"),
+    "threads": (["run", "m.onnx", "x=2x4", "--threads", "1025"], "1025"),
+    "threads beyond 32 bits": (["run", "m.onnx", "x=2x4", "--threads", "4294967297"], "4294967297"),
     "input missing": (["bench", "m.onnx"], "'x' is missing"),
     "output folder": (["compile", "m.onnx", "-o", "folder"], "no artifact"),
     "output file": (["compile", "m.onnx", "-o", "image.onnx"], "no artifact"),
@@ -184,7 +188,7 @@ def test_bad_commands(  # noqa: PLR0917 - fixtures
     Path("archive.npy").write_bytes(b"PK\x03\x04" + bytes(64))
     Path("values.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 3}}')
     Path("best.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 28}}')
-    for name, manifest in (("broken", "{"), ("foreign", "{}")):
+    for name, manifest in (("broken", "{"), ("foreign", '{"name": "a page"}'), ("other", '{"tables": []}')):
         Path(name).mkdir()
         Path(name, "manifest.json").write_text(manifest)
         Path(name, "model.so").write_bytes(bytes(64))
