@@ -23,15 +23,12 @@
    stay at their offsets, and the others are placed as ever, in the gaps that they leave or behind them.
 
    A planner is made when a model is loaded. It lists which buffers overlap in time and holds all memory that placing
-   takes: the first new shape meets no page that is not there, which would cost more than placing, and planning cannot
-   fail.
+   takes: planning cannot fail.
 
    All is deterministic. Placing once takes time in proportion to the pairs of buffers that overlap in time, of which
    networks have few. WORK limits what is tried. The problem, dynamic storage allocation, is NP-hard, so nothing is
    exact. Callers guarantee 0 <= first <= last < steps, bytes >= 0, and that the sum of all rounded sizes fits int64_t.
    Buffers of 0 bytes get offset 0, unless given. */
-#include <stdlib.h>
-
 #include "placing.h"
 
 #define DEPTH_COST 8
@@ -183,9 +180,8 @@ sod2_planner *sod2_planner_create(int32_t count, int32_t steps, const sod2_range
   for (int32_t i = 0; i < count; i++) lives += (size_t)(range[i].last - range[i].first);
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);
-  sod2_planner *q = malloc(memory.bytes);
+  sod2_planner *q = sod2_present(memory.bytes); /* counts start at 0 */
   if (q == NULL) return NULL;
-  memset(q, 0, memory.bytes); /* counts start at 0, and every page is there before the first shape comes */
   memory = (block){(char *)q, 0};
   take(&memory, 1, sizeof described);
   take_arrays(&described, lives, &memory);

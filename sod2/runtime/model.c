@@ -29,8 +29,8 @@ int64_t sod2_now_ns(void) {
 
 /* ---- load and free ---------------------------------------------------------------------------------------------- */
 
-/* calloc that never asks for 0 bytes, so that NULL always means no memory. */
-static void *table(int64_t count, size_t size) { return calloc((size_t)count + 1, size); }
+/* Never of 0 bytes, so that NULL always means no memory. */
+static void *table(int64_t count, size_t size) { return sod2_present(((size_t)count + 1) * size); }
 
 static int no_memory(const sod2_program *program) {
   return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for the tables of model %s", program->name);
@@ -53,6 +53,7 @@ static int allocate_tables(sod2_model *model) {
   model->planner = table(model->tables, sizeof(sod2_planner *));
   if (!model->address || !model->input || !model->given || !model->block || !model->step_ns || !model->planner)
     return no_memory(program);
+  if (!sod2_create_plans(model)) return no_memory(program);
   for (int32_t k = 0; k < model->tables; k++, program = program->leaner) {
     model->planner[k] = sod2_planner_create(program->buffers, program->steps, program->range, program->depth_of,
                                             program->deepest + 1);
@@ -91,7 +92,7 @@ void sod2_free(sod2_model *model) {
   sod2_trim(model);
   sod2_unmap_weights(model);
   sod2_pool_free(model->pool);
-  for (int32_t i = 0; i < model->plans; i++) free(model->plan[i]);
+  for (int i = 0; i < SOD2_PLANS; i++) free(model->plan[i]);
   for (int32_t k = 0; k < model->tables && model->planner != NULL; k++) sod2_planner_free(model->planner[k]);
   free(model->planner);
   free(model->address);

@@ -4,11 +4,11 @@
 #define SOD2_MODEL_H
 #include "program.h"
 
-#define SOD2_PLANS 32
+#define SOD2_PLANS 16
 #define SOD2_SENTENCE 512
 
 /* What bind decides for one tuple of dims, and what each run adds from stage 1 on. The arrays lie in one block behind
-   the struct. */
+   the struct, which has room for those of any table. */
 typedef struct sod2_plan {
   const sod2_program *program; /* the table */
   int32_t table;               /* its number */
@@ -30,7 +30,7 @@ struct sod2_model {
   int64_t arena_bytes, live_bytes; /* of the bound plan, and then of its last run */
   int32_t ranks; /* dims of all inputs together */
   int32_t plans;
-  sod2_plan *plan[SOD2_PLANS]; /* most recently used first */
+  sod2_plan *plan[SOD2_PLANS]; /* `plans` of dims, most recently used first, then those that are free */
   sod2_plan *bound;
   int ran;            /* outputs are there */
   char **address;     /* [buffers] at the bound plan and the current arena */
@@ -55,6 +55,8 @@ void sod2_unmap_weights(sod2_model *model);
 const char *sod2_payload(const sod2_model *model); /* NULL of a model without weights */
 
 /* ---- plan.c ---- */
+/* Memory for all plans. 0: there is not enough. */
+int sod2_create_plans(sod2_model *model);
 /* The index of the plan of these dims, computed unless it is remembered; of too many, the one that was not used for
    longest gives way. */
 int sod2_find_plan(sod2_model *model, const int64_t *dims, int32_t *index);

@@ -5,7 +5,6 @@
    Plans of the last SOD2_PLANS dims are kept; binding dims that were seen costs a comparison. With a memory budget a
    model has several tables, and a plan is that of the first whose arena fits. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "model.h"
 
@@ -26,20 +25,30 @@ static int check_dims(const sod2_program *program, const int64_t *dims) {
   return SOD2_OK;
 }
 
-static sod2_plan *create_plan(const sod2_model *model, const sod2_program *program, int32_t table) {
-  size_t words = (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
-                 2 * (size_t)program->buffers + (size_t)program->deepest + 1;
-  sod2_plan *created = calloc(1, sizeof *created + words * sizeof(int64_t));
-  if (created == NULL) return NULL;
-  created->program = program;
-  created->table = table;
-  created->dims = (int64_t *)(created + 1);
-  created->sym = created->dims + model->ranks;
-  created->choice = created->sym + program->symbols + program->minted;
-  created->offset = created->choice + program->choices;
-  created->bytes = created->offset + program->buffers;
-  created->needed = created->bytes + program->buffers;
-  return created;
+/* Words behind a plan of a table. */
+static size_t words_of(const sod2_model *model, const sod2_program *program) {
+  return (size_t)model->ranks + (size_t)program->symbols + (size_t)program->minted + (size_t)program->choices +
+         2 * (size_t)program->buffers + (size_t)program->deepest + 1;
+}
+
+int sod2_create_plans(sod2_model *model) {
+  size_t words = 0;
+  for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner)
+    if (words_of(model, program) > words) words = words_of(model, program);
+  for (int i = 0; i < SOD2_PLANS; i++)
+    if ((model->plan[i] = sod2_present(sizeof(sod2_plan) + words * sizeof(int64_t))) == NULL) return 0;
+  return 1;
+}
+
+/* An empty plan of a table. */
+static void clear_plan(const sod2_model *model, const sod2_program *program, int32_t table, sod2_plan *cleared) {
+  *cleared = (sod2_plan){.program = program, .table = table, .dims = (int64_t *)(cleared + 1)};
+  memset(cleared->dims, 0, words_of(model, program) * sizeof(int64_t));
+  cleared->sym = cleared->dims + model->ranks;
+  cleared->choice = cleared->sym + program->symbols + program->minted;
+  cleared->offset = cleared->choice + program->choices;
+  cleared->bytes = cleared->offset + program->buffers;
+  cleared->needed = cleared->bytes + program->buffers;
 }
 
 /* Whether all buffers together, rounded up, fit 62 bits: then no sum that the placement makes can overflow. */
@@ -117,21 +126,15 @@ static int over_budget(const sod2_program *program, const int64_t *dims, int64_t
                      (long long)sod2_mapped(least), shapes, (long long)program->budget);
 }
 
-/* The plan of the first table that fits; all are tried before anything is mapped. */
-static int choose_plan(sod2_model *model, const int64_t *dims, sod2_plan **chosen) {
+/* Fills a plan of the first table that fits; all are tried before anything is mapped. */
+static int choose_plan(sod2_model *model, const int64_t *dims, sod2_plan *chosen) {
   int64_t least = INT64_MAX / 2;
   int32_t table = 0;
   for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner, table++) {
-    sod2_plan *created = create_plan(model, program, table);
-    if (created == NULL) return sod2_refuse(SOD2_ERROR_MEMORY, "no memory for a plan of model %s", program->name);
-    int code = fill_plan(model, dims, created);
-    if (code == SOD2_OK && fits(program, created->arena_bytes)) {
-      *chosen = created;
-      return SOD2_OK;
-    }
-    least = sod2_imin(least, created->arena_bytes);
-    free(created);
-    if (code != SOD2_OK) return code;
+    clear_plan(model, program, table, chosen);
+    int code = fill_plan(model, dims, chosen);
+    if (code != SOD2_OK || fits(program, chosen->arena_bytes)) return code;
+    least = sod2_imin(least, chosen->arena_bytes);
   }
   return over_budget(&sod2_main, dims, least);
 }
@@ -139,12 +142,12 @@ static int choose_plan(sod2_model *model, const int64_t *dims, sod2_plan **chose
 /* Computes the plan of new dims and remembers it, in place of the one that was not used for longest. */
 static int add_plan(sod2_model *model, const int64_t *dims) {
   int64_t started = sod2_now_ns();
-  sod2_plan *created;
   int code = check_dims(model->program, dims);
-  if (code == SOD2_OK) code = choose_plan(model, dims, &created);
   if (code != SOD2_OK) return code;
-  if (model->plans == SOD2_PLANS) free(model->plan[--model->plans]);
-  model->plan[model->plans++] = created;
+  if (model->plans == SOD2_PLANS) model->plans--;
+  code = choose_plan(model, dims, model->plan[model->plans]);
+  if (code != SOD2_OK) return code;
+  model->plans++;
   model->bind_ns = sod2_now_ns() - started;
   return SOD2_OK;
 }

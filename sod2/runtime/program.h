@@ -2,6 +2,8 @@
    and the plan (model.h); generated code only computes sizes and calls kernels. */
 #ifndef SOD2_PROGRAM_H
 #define SOD2_PROGRAM_H
+#include <stdlib.h>
+
 #include "kernel.h"
 #include "sod2.h"
 
@@ -127,6 +129,13 @@ int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym
 /* Checks the guards [first, last). Returns 0, or writes a sentence about `what` ("input dims"). */
 int sod2_check_guards(const sod2_rules *rules, int32_t first, int32_t last, const char *what, const int64_t *sym,
                       char *message, int64_t capacity);
+
+/* Memory of zeros all pages of which are there: a new shape meets none that is not, which would cost more than to plan.
+   Of malloc and memset compilers make calloc, which leaves that to whoever comes first. NULL: there is none. */
+SOD2_INLINE void *sod2_present(size_t bytes) {
+  void *data = NULL;
+  return posix_memalign(&data, SOD2_ALIGN, bytes) == 0 ? memset(data, 0, bytes) : NULL;
+}
 
 /* Placement of a program's buffers once their sizes are known: byte offsets, and the arena's size. Buffers that are
    `given` (NULL: none) stay at their offsets. `depth_of` is NULL where `depths` is 1. A planner is NULL when there is
