@@ -191,11 +191,18 @@ def _decisions(emission: Emission) -> str:
         "(void)scratch;\n"
     )
     functions = "".join(f"SOD2_DECIDE({name}) {{\n{unused}{body}\n}}\n" for body, name in emission.deciders.items())
-    ordered = sorted(emission.decisions.items(), key=lambda entry: emission.stage_of_step(entry[0]))
-    entries = "".join(f"{{{name}, {step}, {', '.join(map(str, places))}}},\n" for step, (name, *places) in ordered)
+    entries = []
+    last: dict[tuple[str, int, int], int] = {}  # decider, numbers and stage -> their last decision so far
+    for k, step in enumerate(sorted(emission.decisions, key=emission.stage_of_step)):
+        d = emission.decisions[step]
+        alike = d.decider, d.number, emission.stage_of_step(step)
+        back = k - last.get(alike, k)
+        last[alike] = k
+        places = step, d.number, d.choice, d.scratch, back, d.choices, d.scratches
+        entries.append(f"{{{d.decider}, {', '.join(map(str, places))}}},\n")
     numbers = "".join(f"{', '.join(map(str, row))},\n" for row in emission.numbers if row)
     return _DECISIONS.substitute(
-        functions=functions, entries=entries, numbers=numbers,
+        functions=functions, entries="".join(entries), numbers=numbers,
         buffers=len(emission.storage.buffers), steps=len(emission.storage.steps), more=emission.scratch_budget,
     )  # fmt: skip
 

@@ -31,6 +31,18 @@ _INT32 = range(-(2**31), 2**31)
 _ALL = "const int64_t *sym = s->sym, *plan = s->plan; sod2_pool *pool = s->pool;"
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What a step decides when its sizes are known: by which function, and the places of what it reads and fills."""
+
+    decider: str
+    number: int
+    choice: int
+    scratch: int
+    choices: int
+    scratches: int
+
+
 @dataclass
 class Emission:
     """Everything that the steps add up to, while they are being written."""
@@ -45,8 +57,7 @@ class Emission:
     functions: list[str] = field(default_factory=list)
     deciders: dict[str, str] = field(default_factory=dict)  # body of a function that decides at bind -> its name
     numbers: dict[tuple[int, ...], int] = field(default_factory=dict)  # of a decision -> their place among all
-    # Step -> its decider, the places of its first number, choice and scratch buffer.
-    decisions: dict[int, tuple[str, int, int, int]] = field(default_factory=dict)
+    decisions: dict[int, Decision] = field(default_factory=dict)  # by step
     choices: int = 0
     expressions: dict[Dim, int] = field(default_factory=dict)  # sizes, in the order of their first use
     scratch: list[tuple[str, int]] = field(default_factory=list)  # (name, step) of each scratch buffer
@@ -219,7 +230,8 @@ class Emission:
         decider = self.deciders.setdefault(body, f"decide_{len(self.deciders)}")
         first_number = self.numbers.setdefault(tuple(binding.numbers), sum(map(len, self.numbers)))
         first_scratch = len(self.storage.buffers) + len(self.scratch) - scratch
-        self.decisions[number] = decider, first_number, self.choices, first_scratch
+        places = first_number, self.choices, first_scratch
+        self.decisions[number] = Decision(decider, *places, binding.choice_count, scratch)
         self.choices += binding.choice_count
 
     def reserve(self, name: str, step: int) -> int:

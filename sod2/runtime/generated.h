@@ -30,8 +30,16 @@ typedef void sod2_decide(const int32_t *number, const int64_t *sym, const int64_
                          int threads, int64_t allowance, int64_t *choice, int64_t *scratch);
 typedef struct sod2_decision {
   sod2_decide *decide;
-  int32_t step, number, choice, scratch;
+  int32_t step, number, choice, scratch; /* the first of its numbers, choices and scratch buffers */
+  int32_t back;                          /* so far before it is one of the same function, numbers and stage; 0: none */
+  uint8_t choices, scratches;
 } sod2_decision;
+
+/* Decides as another step did that had the same allowance. */
+SOD2_INLINE void sod2_decide_like(const sod2_decision *d, const sod2_decision *like, int64_t *plan, int64_t *bytes) {
+  for (int k = 0; k < d->choices; k++) plan[d->choice + k] = plan[like->choice + k];
+  for (int k = 0; k < d->scratches; k++) bytes[d->scratch + k] = bytes[like->scratch + k];
+}
 
 /* The begin of a branch. */
 #define SOD2_ENTER(depth)                      \
