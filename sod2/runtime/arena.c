@@ -56,6 +56,7 @@ struct sod2_planner {
   int32_t depths;
   attempt tried[ORDERS];
   ranked *ranks, *spare; /* [buffers + 1] and [buffers]: merging looks at one weight behind the last */
+  int32_t *last;         /* [buffers] what comes last in a tier */
   int64_t *trial;        /* [buffers] offsets of a second way */
 };
 
@@ -167,6 +168,7 @@ static void take_arrays(sod2_planner *q, size_t lives, block *from) {
   }
   q->ranks = take(from, n + 1, sizeof *q->ranks);
   q->spare = take(from, n, sizeof *q->spare);
+  q->last = take(from, n, sizeof *q->last);
   q->trial = take(from, n, sizeof *q->trial);
   p->near = take_slots(from, n);
 }
@@ -224,23 +226,21 @@ static void sort(ranked *a, ranked *spare, int32_t count) {
 /* Fills an order with the buffers that have to be placed; in ties the one that begins earlier is first. */
 static void rank(sod2_planner *q, int by) {
   sod2_placing *p = &q->placing;
-  int32_t count = 0;
-  for (int32_t tier = 0; tier < p->tiers; tier++) {
-    const int32_t begin = count;
-    int32_t behind = 0;
+  int32_t *order = q->tried[by].order;
+  for (int32_t tier = 0, end = 0; tier < p->tiers; tier++) {
+    int32_t count = 0, last = 0;
     for (int32_t i = 0; i < p->buffers; i++) {
       if (p->bytes[i] == 0 || tier_of(p, i) != tier || sod2_is_given(p, i)) continue;
-      const double weight = (double)p->most[i] * (by == BY_PRODUCT ? (double)p->bytes[i] : 1);
       if (sod2_comes_last(p, i))
-        q->spare[behind++] = (ranked){weight, i};
+        q->last[last++] = i;
       else
-        q->ranks[count++] = (ranked){weight, i};
+        q->ranks[count++] = (ranked){(double)p->most[i] * (by == BY_PRODUCT ? (double)p->bytes[i] : 1), i};
     }
-    memcpy(q->ranks + count, q->spare, sizeof *q->ranks * (size_t)behind);
-    sort(q->ranks + begin, q->spare, count - begin);
-    p->tier_end[tier] = count += behind;
+    sort(q->ranks, q->spare, count);
+    for (int32_t i = 0; i < count; i++) order[end++] = q->ranks[i].buffer;
+    memcpy(order + end, q->last, sizeof *order * (size_t)last);
+    p->tier_end[tier] = end += last;
   }
-  for (int32_t i = 0; i < count; i++) q->tried[by].order[i] = q->ranks[i].buffer;
 }
 
 /* Moves what ended above the live peak of its tier half way to the front of it. */
