@@ -80,12 +80,6 @@ static int64_t sum_up(const int64_t *change, int32_t steps, int64_t *usage) {
   return peak;
 }
 
-static int64_t fill_usage(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *usage) {
-  memset(usage, 0, sizeof *usage * ((size_t)steps + 1));
-  for (int32_t i = 0; i < count; i++) add_life(usage, range[i], rounded(bytes[i]));
-  return sum_up(usage, steps, usage);
-}
-
 static int32_t tier_of(const sod2_placing *p, int32_t buffer) {
   return p->depths == 1 ? 0 : p->tier_of[p->depth[buffer]];
 }
@@ -336,12 +330,11 @@ int64_t sod2_place_by_depth(sod2_planner *q, const int64_t *bytes, int64_t *offs
   return arena;
 }
 
-void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {
-  const int64_t peak = fill_usage(count, steps, range, bytes, allowance);
-  for (int32_t step = 0; step < steps; step++) allowance[step] = peak - allowance[step];
-}
+int64_t sod2_live_peak(const sod2_planner *q) { return q->placing.floor[q->placing.tiers - 1]; }
 
-int64_t sod2_live_peak(sod2_planner *q, const int64_t *bytes) {
-  const sod2_placing *p = &q->placing;
-  return fill_usage(p->buffers, p->steps, q->range, bytes, p->usage);
+void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance) {
+  memset(allowance, 0, sizeof *allowance * ((size_t)steps + 1));
+  for (int32_t i = 0; i < count; i++) add_life(allowance, range[i], rounded(bytes[i]));
+  const int64_t peak = sum_up(allowance, steps, allowance);
+  for (int32_t step = 0; step < steps; step++) allowance[step] = peak - allowance[step];
 }

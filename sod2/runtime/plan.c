@@ -60,13 +60,14 @@ static int sizes_fit(const int64_t *bytes, int32_t count) {
 }
 
 /* Offsets of the buffers that have none yet: those not `given` (NULL: none is). Returns the arena's size. Under the
-   address sanitizer every buffer is alone, between red zones, so that no kernel can write behind its own unnoticed: the
-   arena is one mapping, of which the sanitizer knows nothing else. */
+   address sanitizer every buffer is alone then, between red zones, so that no kernel can write behind its own unnoticed:
+   the arena is one mapping, of which the sanitizer knows nothing else. */
 static int64_t place(const sod2_model *model, const uint8_t *given, sod2_plan *placed) {
   const sod2_program *program = placed->program;
+  int64_t end = (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
+      model->planner[placed->table], placed->bytes, given, placed->offset);
 #ifdef __SANITIZE_ADDRESS__
-  int64_t end = SOD2_ALIGN;
-  (void)model;
+  end = SOD2_ALIGN;
   for (int pass = 0; pass < 2; pass++)
     for (int32_t i = 0; i < program->buffers; i++) {
       int is_given = given != NULL && given[i];
@@ -74,11 +75,8 @@ static int64_t place(const sod2_model *model, const uint8_t *given, sod2_plan *p
       if (!is_given) placed->offset[i] = end;
       end = sod2_imax(end, placed->offset[i] + (placed->bytes[i] + 2 * SOD2_ALIGN - 1) / SOD2_ALIGN * SOD2_ALIGN);
     }
-  return end;
-#else
-  return (program->peak_first ? sod2_place_peak_first : sod2_place_best_fit)(
-      model->planner[placed->table], placed->bytes, given, placed->offset);
 #endif
+  return end;
 }
 
 /* Places everything that is known when a shape is bound, and tells the arena that each depth of branches needs. */
@@ -103,8 +101,8 @@ static int fill_plan(sod2_model *model, const int64_t *dims, sod2_plan *filled) 
                  &overflow);
   if (overflow || !sizes_fit(filled->bytes, program->buffers))
     return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes at these input dims", program->name);
-  filled->live_bytes = sod2_live_peak(model->planner[filled->table], filled->bytes);
   filled->arena_bytes = place_bound(model, filled);
+  filled->live_bytes = sod2_live_peak(model->planner[filled->table]);
   return SOD2_OK;
 }
 
@@ -195,7 +193,7 @@ static int place_stage(sod2_model *model, int number) {
     bound->bytes[i] = sod2_imax(bound->bytes[i], 0);
   if (overflow || !sizes_fit(bound->bytes, program->buffers))
     return sod2_refuse(SOD2_ERROR_MEMORY, "model %s needs more than 2^62 bytes for these inputs", program->name);
-  int64_t arena = place(model, model->given, bound), live = sod2_live_peak(model->planner[bound->table], bound->bytes);
+  const int64_t arena = place(model, model->given, bound), live = sod2_live_peak(model->planner[bound->table]);
   if (!fits(program, arena))
     return sod2_refuse(SOD2_ERROR_BUDGET, "model %s needs %lld bytes for these inputs; the budget is %lld",
                        program->name, (long long)sod2_mapped(arena), (long long)program->budget);

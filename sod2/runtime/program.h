@@ -149,7 +149,8 @@ int64_t sod2_place_best_fit(sod2_planner *planner, const int64_t *bytes, const u
 /* As sod2_place_peak_first, outer depths first where that costs the longest path little: needed[d] is the arena of a
    run that touches no buffer deeper than d, and the last one is returned. */
 int64_t sod2_place_by_depth(sod2_planner *planner, const int64_t *bytes, int64_t *offset, int64_t *needed);
-int64_t sod2_live_peak(sod2_planner *planner, const int64_t *bytes);
+/* The live peak of what was placed last, given buffers included. */
+int64_t sod2_live_peak(const sod2_planner *planner);
 /* Bytes that each step leaves free below the peak of the buffers given (those without scratch): scratch of that size
    costs nothing. `allowance` has room for steps + 1. */
 void sod2_allowances(int32_t count, int32_t steps, const sod2_range *range, const int64_t *bytes, int64_t *allowance);
