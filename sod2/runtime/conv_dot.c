@@ -15,7 +15,8 @@ typedef struct dot_plan {
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c, 1, 1);
+  sod2_strips s;
+  sod2_strips_plan(c, 1, 1, &s);
   return s.offsets + s.floats + threads * sod2_line(s.depth);
 }
 
@@ -63,7 +64,8 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c, 1, 1);
+  sod2_strips s;
+  sod2_strips_plan(c, 1, 1, &s);
   dot_plan p = {.rows = c->oc / c->groups};
   p.pieces = sod2_imax((p.rows + ROWS - 1) / ROWS, sod2_imin(p.rows / 4, p.rows * s.depth / MIN_WORK));
   sod2_strips_run(c, &s, &p, scratch, pool, &(sod2_window_kernel){.chunks = chunks, .compute = compute});

@@ -71,7 +71,8 @@ static int64_t copied_panels(const sod2_conv *c, const sod2_strips *s, int threa
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c, threads, 1);
+  sod2_strips s;
+  sod2_strips_plan(c, threads, 1, &s);
   return plain_floats(&s) + threads * copied_panels(c, &s, threads) * s.depth * SOD2_NR;
 }
 
@@ -219,7 +220,8 @@ static void copy_tail(const sod2_window *w) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool), 1);
+  sod2_strips s;
+  sod2_strips_plan(c, sod2_pool_threads(pool), 1, &s);
   const int64_t copies = copied_panels(c, &s, sod2_pool_threads(pool));
   sod2_strips_run(c, &s, &copies, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
 }

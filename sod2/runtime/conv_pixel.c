@@ -23,7 +23,8 @@ typedef struct pixel_plan {
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
-  const sod2_strips s = sod2_strips_plan(c, threads, SOD2_TILE_STEPS);
+  sod2_strips s;
+  sod2_strips_plan(c, threads, SOD2_TILE_STEPS, &s);
   return s.offsets + s.owners * s.floats;
 }
 
@@ -99,7 +100,8 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
 
 static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   if (sod2_conv_is_empty(c)) return;
-  const sod2_strips s = sod2_strips_plan(c, sod2_pool_threads(pool), SOD2_TILE_STEPS);
+  sod2_strips s;
+  sod2_strips_plan(c, sod2_pool_threads(pool), SOD2_TILE_STEPS, &s);
   const pixel_plan p = {.rows = c->oc / c->groups, .panels = (c->oc / c->groups + SOD2_NR - 1) / SOD2_NR};
   sod2_strips_run(c, &s, &p, scratch, pool, &(sod2_window_kernel){.chunks = chunks, .compute = compute});
 }

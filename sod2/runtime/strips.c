@@ -133,37 +133,36 @@ static void cut(const sod2_conv *c, int64_t floats, int64_t owners, sod2_strips 
   s->floats = sod2_line(c->ic / c->groups * s->channel + SOD2_NR); /* the last vectors read beyond the end */
 }
 
-sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps) {
-  sod2_strips s = {.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1, .together = 1};
-  s.in_place = sod2_strips_in_place(c);
-  s.depth = sod2_strips_depth(c);
-  s.offsets = sod2_line(s.depth);
-  if (sod2_strips_flat(c)) s.oh = 1, s.ow = c->oh * c->ow;
-  if (s.in_place) {
-    s.sh = s.sw = s.step_y = s.step_x = 1;
-    s.channel = s.ow;
-    return s;
+void sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps, sod2_strips *s) {
+  *s = (sod2_strips){.oh = c->oh, .ow = c->ow, .windows_y = 1, .windows_x = 1, .owners = 1, .together = 1};
+  s->in_place = sod2_strips_in_place(c);
+  s->depth = sod2_strips_depth(c);
+  s->offsets = sod2_line(s->depth);
+  if (sod2_strips_flat(c)) s->oh = 1, s->ow = c->oh * c->ow;
+  if (s->in_place) {
+    s->sh = s->sw = s->step_y = s->step_x = 1;
+    s->channel = s->ow;
+    return;
   }
-  s.sh = split_by(c->kh, c->dh, c->sh, steps), s.sw = split_by(c->kw, c->dw, c->sw, steps);
-  s.step_y = c->sh / s.sh, s.step_x = c->sw / s.sw;
-  s.row_phases = phases_below(s.sh, c->kh, c->dh, s.sh);
-  s.column_phases = phases_below(s.sw, c->kw, c->dw, s.sw);
-  s.row_reach = lines_below(c, &s, s.sh, 1) - s.row_phases;
+  s->sh = split_by(c->kh, c->dh, c->sh, steps), s->sw = split_by(c->kw, c->dw, c->sw, steps);
+  s->step_y = c->sh / s->sh, s->step_x = c->sw / s->sw;
+  s->row_phases = phases_below(s->sh, c->kh, c->dh, s->sh);
+  s->column_phases = phases_below(s->sw, c->kw, c->dw, s->sw);
+  s->row_reach = lines_below(c, s, s->sh, 1) - s->row_phases;
   const int64_t allowed = c->scratch_limit > 0 ? c->scratch_limit / 4 : INT64_MAX;
   const int64_t limit = sod2_imax(MIN_FLOATS * threads, allowed), own = limit / threads;
   const int64_t rows = c->oc / c->groups;
-  const int64_t pixels = s.depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
+  const int64_t pixels = s->depth * rows > LIGHT_WEIGHTS ? MIN_PIXELS : MIN_LIGHT_PIXELS;
   /* Own windows are never fewer than this: if even those are too small, none are cut. */
-  if (threads > 1 && s.oh * s.ow >= pixels * sod2_imin(s.oh, OWN_WINDOWS * threads)) {
-    cut(c, sod2_imin(OWN_FLOATS, own), threads, &s);
-    const int64_t windows = s.windows_y * s.windows_x, all = c->n * c->groups * windows;
-    s.together = all < OWN_WINDOWS * threads || s.oh * s.ow < pixels * windows || s.floats > own;
+  if (threads > 1 && s->oh * s->ow >= pixels * sod2_imin(s->oh, OWN_WINDOWS * threads)) {
+    cut(c, sod2_imin(OWN_FLOATS, own), threads, s);
+    const int64_t windows = s->windows_y * s->windows_x, all = c->n * c->groups * windows;
+    s->together = all < OWN_WINDOWS * threads || s->oh * s->ow < pixels * windows || s->floats > own;
   }
-  if (!s.together) return s;
+  if (!s->together) return;
   const int copies = threads > 1 && rows >= SOD2_NR * threads && !c->prologue;
-  cut(c, copies ? sod2_imin(OWN_FLOATS, own) : sod2_imin(SHARED_FLOATS, limit), 1, &s);
-  if (copies) s.owners = threads;
-  return s;
+  cut(c, copies ? sod2_imin(OWN_FLOATS, own) : sod2_imin(SHARED_FLOATS, limit), 1, s);
+  if (copies) s->owners = threads;
 }
 
 double sod2_strips_cost(const sod2_conv *c) {

@@ -54,8 +54,8 @@ SOD2_INLINE int64_t sod2_window_share(const sod2_window *w, int64_t share, int64
   return size * share / w->shares;
 }
 
-/* Strips for a pool of `threads`, not split by strides up to `steps`. */
-sod2_strips sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps);
+/* Plans strips for a pool of `threads`, not split by strides up to `steps`. */
+void sod2_strips_plan(const sod2_conv *c, int threads, int64_t steps, sod2_strips *s);
 
 /* A single tap has no margins: all pixels are one line. */
 SOD2_INLINE int sod2_strips_flat(const sod2_conv *c) { return c->kh == 1 && c->kw == 1; }
