@@ -111,9 +111,8 @@ static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_b
   const int64_t begin = pixels_before(b->first * SOD2_NR, p->pitch, w->columns), plane = conv->oh * conv->ow;
   sod2_tile_end end = {.ld = plane, .bias = conv->bias ? conv->bias + b->row : NULL, .least = sod2_conv_least(conv)};
   float *copy = b->copies;
-  int64_t stored = 0;
+  int64_t stored = 0, line = b->first * SOD2_NR / p->pitch, x = b->first * SOD2_NR % p->pitch;
   for (int64_t panel = b->first; panel < b->last; panel++) {
-    const int64_t line = panel * SOD2_NR / p->pitch, x = panel * SOD2_NR % p->pitch;
     const int64_t pixel = line * w->columns + sod2_imin(x, w->columns), left = p->positions - panel * SOD2_NR;
     const int64_t place = (w->y0 + b->line) * s->ow + w->x0 + pixel, width = left <= HALF ? HALF : SOD2_NR;
     const float *base = w->base + (b->line + line) * s->width + x;
@@ -132,6 +131,7 @@ static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_b
     kernel(s->depth, b->weights, base, offset, tile + pixel - begin, TILE_LD, direct ? &end : NULL, copy, b->rows);
     if (copy) copy += s->depth * SOD2_NR;
     if (x + SOD2_NR > p->pitch) squeeze(tile + pixel - begin, b->height, x, p->pitch, w->columns);
+    for (x += SOD2_NR; x >= p->pitch; x -= p->pitch) line++; /* a division for each panel is 1 % of the shortest */
   }
   return stored;
 }
