@@ -12,7 +12,7 @@
 enum {
   CHAIN = 128,
   WINOGRAD_CHAIN = 32, /* the inverse transform amplifies the error of a sum, more than any other that is made there */
-  FRACTION = 16,       /* bits of a row, of which a step fetches a part */
+  FRACTION = 32,       /* bits of a row or line, of which a step fetches a part */
   AHEAD = 32,          /* floats, two lines */
   SOON = 6,            /* rows of B */
   LATER = 32,          /* and of weights */
@@ -124,7 +124,8 @@ enum {
 
 /* To L1, where it would be waited for. FETCH_ROW: the next lines of A, one row in a step; where rows begin on a line,
    all of them enter the next one together. FETCH_PIXELS: a row of the panel that is being copied, each on another page;
-   elsewhere of the panel after the next. */
+   elsewhere of the panel after the next. FETCH_STEP: weights, and to L2 a step's share of the lines that the tile will be
+   stored to, for all of them at once would keep the rest waiting; steps of few rows are too short. */
 #ifdef SOD2_FAR_CORES
 #define FETCH_ROW(R)                                                                                                  \
   __builtin_prefetch(p0 + ahead, 0, 3);                                                                               \
@@ -132,9 +133,16 @@ enum {
 #define FETCH_PIXELS                                                                                                  \
   const float *soon = b0 + offset[sod2_imin(SOON, k + step - 2)];                                                     \
   __builtin_prefetch(soon, 0, 3), __builtin_prefetch(soon + 16, 0, 3);
+#define FETCH_STEP(R)                                                                                                 \
+  if (R > 2 * FEW) {                                                                                                  \
+    __builtin_prefetch(a + LATER * R, 0, 3);                                                                          \
+    __builtin_prefetch(results + (line >> (FRACTION + 1)) * distance + (line >> FRACTION & 1) * 16, 0, 2);            \
+    line += 2 * R * share;                                                                                            \
+  }
 #else
 #define FETCH_ROW(R)
 #define FETCH_PIXELS PREFETCH(b + 2 * SOD2_NR)
+#define FETCH_STEP(R)
 #endif
 
 #define NOINLINE static __attribute__((noinline))
@@ -172,12 +180,15 @@ enum {
 #define DEFINE_PANEL(name, PART, R, LOOP, ...)                                                                        \
   NOINLINE void name(int64_t k, const float *a, const float *b0, const int32_t *offset, float *c, int64_t ldc,        \
                      const sod2_tile_end *end, float *copy, int64_t rows) {                                           \
-    const int64_t following = k * R, rate = (rows << FRACTION) / sod2_imax(1, k);                                     \
-    int64_t ahead = 0;                                                                                                \
+    const int64_t following = k * R, share = ((int64_t)1 << FRACTION) / sod2_imax(1, k), rate = rows * share;         \
+    const float *const results = end ? end->y : c;                                                                    \
+    const int64_t distance = end ? end->ld : 0;                                                                       \
+    int64_t ahead = 0, line = 0;                                                                                      \
     int accumulate = 0;                                                                                               \
-    (void)following, (void)rate, (void)ahead, (void)offset, (void)copy;                                               \
+    (void)following, (void)rate, (void)results, (void)distance, (void)ahead, (void)line, (void)offset, (void)copy;    \
     SUM_OF(PART, R, LOOP, END_TILE,                                                                                   \
         __VA_ARGS__                                                                                                   \
+        FETCH_STEP(R)                                                                                                 \
         ROWS_##R(PACKED_##PART)                                                                                       \
         a += R;)                                                                                                      \
   }
