@@ -5,6 +5,7 @@ must give the same bits for both A.
 """
 
 import itertools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,23 @@ def test_convolution_pairs(body: str, height: str) -> None:
         for width in (1, 8, 33):
             inputs = {"i": random("f4", (1, 4, 40, width))}
             assert_close(compiled.run(inputs), expected(source, inputs))
+
+
+def test_equal_steps_decide_once_for_each_allowance(tmp_path: Path) -> None:
+    """Of three equal convolutions the first has less live beside it: it may have more scratch."""
+    conv = "Conv <pads = [1, 1, 1, 1], strides = [1, 1]>"
+    body = f"a = Softmax(i) b = {conv} (a, k) c = Softmax(b) d = {conv} (c, l) e = Softmax(d) f = {conv} (e, m)"
+    stored = {name: random("f4", (48, 48, 3, 3), seed) for seed, name in enumerate("klm")}
+    source = model("float[1, 48, H, W] i", "float[?, ?, ?, ?] y", f"{body} g = Softmax(f) y = Add(g, a)", stored)
+    folder = compiler.build(source, sod2.Options(), target.host(), tmp_path / "built")
+    entries = re.findall(r"^\{decide_\d+, (.*)\},$", (folder / "model.c").read_text(), re.MULTILINE)
+    assert [entry.split(", ")[4] for entry in entries] == ["0", "1", "1"]  # so far back is an equal decision
+    compiled = sod2.load(folder)
+    for size in (1, 8, 33):
+        inputs = {"i": random("f4", (1, 48, 3 * size, size))}
+        assert_close(compiled.run(inputs), expected(source, inputs))
+        first, second, third = (b.bytes for b in compiled.buffers()[-3:])
+        assert first >= second == third > 0
 
 
 def test_constant_output() -> None:
