@@ -112,7 +112,9 @@ def _winograd_cycles(layer: ConvLayer, m: int, tile: Tile) -> float:
     inputs, outputs = ceil(winograd_phases(m) * layer.ic / tile.lanes), ceil(layer.oc / tile.lanes)
     weights = _winograd_floats(layer, m, tile)
     rows = winograd_inputs(m) ** 2 * winograd_phases(m) * layer.ic * ceil(layer.oc / tile.nr)
-    products = rows * layer.n * _block_cycles(tiles, tile)
+    block = winograd_inputs(m) ** 2 * inputs * tile.lanes * min(tile.mr, tiles) * 4 / 2**20
+    crowded = 1 + max(block - 1, 0.0) * tile.crowded / 100
+    products = rows * layer.n * _block_cycles(tiles, tile) * crowded
     stream = weights * 4 / _BYTES_PER_CYCLE
     return max(products, stream) + _TRANSFORM_CYCLES[m] * layer.n * tiles * (inputs + outputs)
 

@@ -40,13 +40,15 @@ of sums in chains of 32 channels (`tile.c`). In one chain 512 channels would hav
 class Tile:
     """Register tile of a target: floats of a vector, rows and columns of a tile.
 
-    `apart`: percent that it takes longer where what it reads lies on many pages.
+    `apart`: percent that it takes longer where what it reads lies on many pages; `crowded`: for each MiB by which a row
+    block of Winograd's tiles is larger than one.
     """
 
     lanes: int
     mr: int
     nr: int
     apart: int = 0
+    crowded: int = 0
 
 
 TILES = {"avx512": Tile(16, 14, 32), "avx2": Tile(8, 6, 16), "portable": Tile(4, 6, 16)}

@@ -27,7 +27,7 @@ void test_store(const void *args, const float *tile, int64_t ld, int64_t batch, 
 }
 
 /* Lanes, rows and columns of the register tile these kernels were compiled for. */
-const int32_t test_tile[4] = {SOD2_VL, SOD2_MR, SOD2_NR, SOD2_APART};
+const int32_t test_tile[5] = {SOD2_VL, SOD2_MR, SOD2_NR, SOD2_APART, SOD2_CROWDED};
 
 double test_cost(const sod2_conv *c, int version) {
   const sod2_conv_kernel *kernels[SOD2_CONV_VERSIONS] = {&sod2_conv_panel, &sod2_conv_pixel, &sod2_conv_dot,

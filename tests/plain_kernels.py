@@ -109,7 +109,7 @@ def build(folder: Path, machine: Sequence[str]) -> Iterator[Kernels]:
     lib.sod2_pool_create.restype = PTR
     lib.test_cost.restype = ctypes.c_double
     lib.sod2_conv_scratch.restype = lib.sod2_conv_transpose_scratch.restype = lib.sod2_gemm_packed_floats.restype = I64
-    shape = (ctypes.c_int32 * 4).in_dll(lib, "test_tile")
+    shape = (ctypes.c_int32 * 5).in_dll(lib, "test_tile")
     pool = ctypes.c_void_p(lib.sod2_pool_create(2))
     yield Kernels(lib, packing.Tile(*shape), (None, pool))
     lib.sod2_pool_free(pool)

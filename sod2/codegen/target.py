@@ -63,7 +63,8 @@ class Target:
     lanes: int  # floats in a vector
     mr: int  # rows of the register tile
     nr: int  # columns of the register tile
-    apart: int  # percent that it takes longer where it reads many pages
+    apart: int  # percent that it takes longer where it reads many pages,
+    crowded: int  # and for each MiB of Winograd's tiles beyond the first
     cc: tuple[str, ...]
     cflags: tuple[str, ...]
     ldflags: tuple[str, ...]
@@ -73,7 +74,7 @@ class Target:
 
     @property
     def tile(self) -> Tile:
-        return Tile(self.lanes, self.mr, self.nr, self.apart)
+        return Tile(self.lanes, self.mr, self.nr, self.apart, self.crowded)
 
 
 def default_cache() -> Path:
@@ -223,9 +224,9 @@ def _described(name: str, command: tuple[str, ...], flags: tuple[str, ...], link
         isa = "neon"
     else:
         isa = "portable"
-    names = ("SOD2_VL", "SOD2_MR", "SOD2_NR", "SOD2_APART")
-    lanes, rows, columns, apart = constants(command, flags, "tile.h", names)
-    return Target(name.format(isa=isa), isa, lanes, rows, columns, apart, command, flags, linker)
+    names = ("SOD2_VL", "SOD2_MR", "SOD2_NR", "SOD2_APART", "SOD2_CROWDED")
+    lanes, rows, columns, apart, crowded = constants(command, flags, "tile.h", names)
+    return Target(name.format(isa=isa), isa, lanes, rows, columns, apart, crowded, command, flags, linker)
 
 
 def _is_zig(command: Sequence[str]) -> bool:

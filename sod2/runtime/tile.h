@@ -21,11 +21,14 @@
 #endif
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
-/* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied: measured. */
+/* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied; and that Winograd's take
+   for each MiB of transformed image of a row block behind the first, for which L2 has room beside weights: measured. */
 #ifdef SOD2_FAR_CORES
 #define SOD2_APART 30
+#define SOD2_CROWDED 60
 #else
 #define SOD2_APART 0
+#define SOD2_CROWDED 0
 #endif
 
 /* c[i * ldc + j], 0 <= j < SOD2_NR; b[k * ldb + j]. The result is added to c where `accumulate` is not 0. A kernel

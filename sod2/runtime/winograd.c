@@ -311,13 +311,15 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
   return p.shared ? p.v + threads * p.products : threads * (p.v + p.products);
 }
 
-/* Products; or the stream of the weights from memory, with half of the bandwidth for each of two cores, where tiles are
+/* Products, slower where a row block crowds L2; or the stream of the weights from memory, with half of the bandwidth for each of two cores, where tiles are
    few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
   const double transform = m == 2 ? 80 : m == 3 ? 230 : m == 4 ? 250 : 550, tiles = (double)(c->n * p.tiles);
   const double weights = (double)(p.planes * p.depth * p.panels * SOD2_NR);
-  const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles);
+  const double block = (double)(p.planes * p.depth * sod2_imin(SOD2_MR, p.tiles)) * sizeof(float) / (1 << 20); /* MiB */
+  const double crowded = 1 + (block > 1 ? block - 1 : 0) * SOD2_CROWDED / 100;
+  const double products = (double)(p.planes * p.channels * p.panels * c->n) * sod2_block_cycles(p.tiles) * crowded;
   const double stream = weights * (double)sizeof(float) / BYTES_PER_CYCLE;
   return (products > stream ? products : stream) +
          transform * tiles * ((double)p.depth / SOD2_VL + (double)((c->oc + SOD2_VL - 1) / SOD2_VL));
