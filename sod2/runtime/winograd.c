@@ -311,8 +311,8 @@ static int64_t scratch_of(const sod2_conv *c, int m, int threads) {
   return p.shared ? p.v + threads * p.products : threads * (p.v + p.products);
 }
 
-/* Products, slower where a row block crowds L2; or the stream of the weights from memory, with half of the bandwidth for each of two cores, where tiles are
-   few; then both transforms, whose cost a tile and vector of channels was measured. */
+/* Products, slower where a row block crowds L2; or the stream of the weights from memory, with half of the bandwidth for
+   each of two cores, where tiles are few; then both transforms, whose cost a tile and vector of channels was measured. */
 static double cost_of(const sod2_conv *c, int m) {
   const winograd_plan p = plan_of(c, m, 1);
   const double transform = m == 2 ? 80 : m == 3 ? 230 : m == 4 ? 250 : 550, tiles = (double)(c->n * p.tiles);
