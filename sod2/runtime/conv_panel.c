@@ -10,8 +10,9 @@
 
    The first row block fetches pixels ahead. So do the others, but where weights do not stay in L2: these fetch the row
    block that follows. Where there is room for dense copies of several panels, a block has no more, and the first of
-   several row blocks leaves them for the others: rows of a panel lie a channel apart, each on another page and perhaps
-   all in one set of a cache. Each of the others fetches its share of the next block's panels. */
+   several row blocks leaves them for the others, those of the thread's next piece of the block, too: rows of a panel lie
+   a channel apart, each on another page and perhaps all in one set of a cache. Each of the others fetches its share of
+   the next block's panels. */
 #include "strips.h"
 #include "tile.h"
 #include "tuning.h"
@@ -43,6 +44,13 @@ typedef struct panel_plan {
   int direct;               /* panels without gaps store their results themselves */
 } panel_plan;
 
+/* Dense copies of the panels of a block. */
+typedef struct panel_copies {
+  _Alignas(64) int64_t pixel; /* of all images and groups, with which this block alone begins; -1: there are none yet */
+  _Alignas(64) float panels[];
+} panel_copies;
+enum { HEAD = sizeof(panel_copies) / sizeof(float) };
+
 /* Positions from one line of `columns` pixels to the next: the strip's own, or whole panels. */
 static int64_t pitch_of(int64_t columns, int64_t margin) {
   return sod2_imin(columns + margin, (columns + SOD2_NR - 1) / SOD2_NR * SOD2_NR);
@@ -63,17 +71,27 @@ static int64_t plain_floats(const sod2_strips *s) { return s->offsets + s->owner
 /* Panels of which a thread has dense copies. */
 static int64_t copied_panels(const sod2_conv *c, const sod2_strips *s, int threads) {
   if (sod2_blocks(c->oc / c->groups) < MANY) return 0;
-  const int64_t allowed = c->scratch_limit > 0 ? (c->scratch_limit / 4 - plain_floats(s)) / threads : COPIES;
+  const int64_t allowed = c->scratch_limit > 0 ? (c->scratch_limit / 4 - plain_floats(s)) / threads - HEAD : COPIES;
   const int64_t floats = sod2_imin(COPIES, sod2_imax(LEAST, allowed));
   const int64_t panels = sod2_imin(SOD2_PANEL_PIXELS, floats / sod2_imax(1, s->depth * SOD2_NR));
   return panels > 1 ? panels : 0;
+}
+
+/* Floats of the dense copies of a thread. */
+static int64_t copies_floats(const sod2_strips *s, int64_t panels) {
+  return panels > 0 ? HEAD + panels * s->depth * SOD2_NR : 0;
+}
+
+/* Those of a thread, of which the first has them at `scratch`. */
+static panel_copies *copies_of(const sod2_strips *s, int64_t panels, float *scratch, int64_t thread) {
+  return (panel_copies *)(scratch + thread * copies_floats(s, panels));
 }
 
 static int64_t scratch(const sod2_conv *c, int threads) {
   if (sod2_conv_is_empty(c)) return 0;
   sod2_strips s;
   sod2_strips_plan(c, threads, 1, &s);
-  return plain_floats(&s) + threads * copied_panels(c, &s, threads) * s.depth * SOD2_NR;
+  return plain_floats(&s) + threads * copies_floats(&s, copied_panels(c, &s, threads));
 }
 
 /* Pixels before a position of lines of `columns` pixels. */
@@ -138,7 +156,7 @@ static int64_t multiply(const sod2_window *w, const panel_plan *p, const panel_b
 
 /* A piece of the row blocks over the panels of `b`. */
 static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block b, int64_t piece) {
-  const int64_t depth = w->strips->depth;
+  const int64_t depth = w->strips->depth, copied = b.copied;
   const int64_t first = p->first + p->count * piece / p->pieces, last = p->first + p->count * (piece + 1) / p->pieces;
   const int64_t pixel = pixels_before(b.first * SOD2_NR, p->pitch, w->columns);
   const int64_t end = sod2_imin(w->lines * w->columns / p->runs, pixels_before(b.last * SOD2_NR, p->pitch, w->columns));
@@ -150,10 +168,11 @@ static void compute_piece(const sod2_window *w, const panel_plan *p, panel_block
     b.row = w->group * p->rows + row, b.height = sod2_block_start(i + 1, p->rows, p->row_blocks) - row;
     b.weights = weights + row * depth;
     b.kernel = (streamed && i > first ? sod2_tile_stream_a : sod2_tile_gather_b)[b.height];
-    b.copied = i > first;
-    if (b.copied) { /* the others share what is to be fetched */
-      b.share = depth * (i - first - 1) / (last - first - 1);
-      b.rows = depth * (i - first) / (last - first - 1) - b.share;
+    b.copied = copied || i > first;
+    if (b.copied) { /* these share what is to be fetched */
+      const int64_t sharing = last - first - !copied, at = i - first - !copied;
+      b.share = depth * at / sharing;
+      b.rows = depth * (at + 1) / sharing - b.share;
     }
     const int64_t stored = multiply(w, p, &b, tile), next = pixel + stored;
     if (next < end)
@@ -182,7 +201,7 @@ static panel_plan plan_of(const sod2_window *w) {
   const int64_t blocks = p.runs * p.blocks;
   p.pieces = p.copies ? sod2_imin(p.count / SOD2_PANEL_ROWS, wanted / blocks)
                       : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
-  p.pieces = sod2_imax(1, p.pieces); /* each makes copies of its own */
+  p.pieces = sod2_imax(1, p.pieces); /* whoever takes several copies once */
   if (p.copies || p.pieces == 1) /* as many for each thread */
     p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
   p.direct = !w->c->epilogue && p.positions == w->lines / p.runs * w->columns;
@@ -199,7 +218,13 @@ static void compute(const sod2_window *w, int64_t chunk, int thread) {
   const int64_t piece = chunk % p.pieces, block = chunk / p.pieces % p.blocks;
   panel_block b = {.line = chunk / p.pieces / p.blocks};
   b.first = p.panels * block / p.blocks, b.last = p.panels * (block + 1) / p.blocks;
-  if (p.copies) b.copies = w->scratch + tail_floats(w->strips) + thread * p.copies * w->strips->depth * SOD2_NR;
+  if (p.copies) {
+    panel_copies *own = copies_of(w->strips, p.copies, w->scratch + tail_floats(w->strips), thread);
+    const int64_t line = (w->image * w->c->groups + w->group) * w->strips->oh + w->y0 + b.line;
+    const int64_t pixel = line * w->strips->ow + w->x0 + pixels_before(b.first * SOD2_NR, p.pitch, w->columns);
+    b.copies = own->panels, b.copied = own->pixel == pixel;
+    own->pixel = pixel;
+  }
   compute_piece(w, &p, b, piece);
 }
 
@@ -223,6 +248,8 @@ static void run(const sod2_conv *c, float *scratch, sod2_pool *pool) {
   sod2_strips s;
   sod2_strips_plan(c, sod2_pool_threads(pool), 1, &s);
   const int64_t copies = copied_panels(c, &s, sod2_pool_threads(pool));
+  for (int thread = 0; copies > 0 && thread < sod2_pool_threads(pool); thread++)
+    copies_of(&s, copies, scratch + plain_floats(&s), thread)->pixel = -1;
   sod2_strips_run(c, &s, &copies, scratch, pool, &(sod2_window_kernel){copy_tail, chunks, compute});
 }
 
