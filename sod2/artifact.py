@@ -46,6 +46,7 @@ from sod2.storage import Step
 
 _LOADED = itertools.count(1)  # libraries
 _MAX_RANK = 8
+_MARKS = {"code", "tables", "target", "weight_bytes"}  # by which a manifest is known
 
 
 @functools.cache
@@ -110,8 +111,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except ValueError as error:
         raise ModelError(f"{str(path)!r} is no manifest of an artifact ({error}); compile the model") from None
-    if not isinstance(found, dict) or "tables" not in found:
-        raise ModelError(f"{str(path)!r} is no manifest of an artifact (it lists no tables); compile the model")
+    if not isinstance(found, dict) or not found.keys() >= _MARKS:
+        raise ModelError(f"{str(path)!r} is no manifest of an artifact, which has {', '.join(sorted(_MARKS))}")
     return found
 
 

@@ -7,6 +7,7 @@ optimised little: such models run once.
 
 import ctypes
 import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +85,7 @@ class Batch:
         home = self.folder / str(number)
         home.mkdir(parents=True)
         emission.weights.write(home / "weights.bin", digest)
-        (home / "manifest.json").write_text('{"tables": []}')
+        (home / "manifest.json").write_text(json.dumps(dict.fromkeys(("code", "tables", "target", "weight_bytes"))))
         (home / "model.so").symlink_to(self.folder / "batch.so")
         self.numbers[name] = number
         return text

@@ -1,5 +1,6 @@
 """Inputs of a run and the command line: what is refused, with one sentence, status 1, and nothing half written."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -159,7 +160,7 @@ BAD_COMMANDS = {
     "compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", '"gcc'], '"gcc'),
     "no compiler": (["compile", "m.onnx", "-o", "out", "--target", "linux-aarch64", "--cc", "true"], "SOD2_VL"),
     "manifest": (["run", "broken", "x=1x4"], "manifest.json"),
-    "other manifest": (["run", "foreign", "x=1x4"], "lists no tables"),
+    "other manifest": (["run", "foreign", "x=1x4"], "code, tables, target, weight_bytes"),
     "output over another manifest": (["compile", "m.onnx", "-o", "foreign"], "no artifact"),
     "library": (["run", "other", "x=1x4"], "model.so"),
     "threads": (["run", "m.onnx", "x=2x4", "--threads", "1025"], "1025"),
@@ -188,7 +189,8 @@ def test_bad_commands(  # noqa: PLR0917 - fixtures
     Path("archive.npy").write_bytes(b"PK\x03\x04" + bytes(64))
     Path("values.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 3}}')
     Path("best.json").write_text('{"best": {"SOD2_PIXEL_BLOCK": 28}}')
-    for name, manifest in (("broken", "{"), ("foreign", '{"name": "a page"}'), ("other", '{"tables": []}')):
+    marks = json.dumps(dict.fromkeys(("code", "tables", "target", "weight_bytes")))
+    for name, manifest in (("broken", "{"), ("foreign", '{"tables": ["of a database"]}'), ("other", marks)):
         Path(name).mkdir()
         Path(name, "manifest.json").write_text(manifest)
         Path(name, "model.so").write_bytes(bytes(64))
