@@ -26,6 +26,7 @@ OK, ERROR_FILE, ERROR_INPUT, ERROR_MEMORY = range(4)
 MODEL = ("model.c", "plan.c", "mapping.c", "weights.c", "arena.c", "placing.c", "blocks.c", "threads.c")
 BENCH = (*MODEL, "bench.c", "npy.c", "protocol.c")
 PAGE = mmap.PAGESIZE
+PLANS = int(re.search(r"SOD2_PLANS (\d+)", (RUNTIME / "model.h").read_text())[1])  # type: ignore[index]
 
 
 class Tensor(ctypes.Structure):
@@ -160,13 +161,16 @@ def test_the_plan_cache_is_bounded_and_forgets_the_oldest(model: Model) -> None:
         assert model.bind(n, 3, 3) == OK
         return model.stats().bind_ns == before
 
-    for n in range(100, 132):
+    for n in range(100, 100 + PLANS):
         assert model.bind(n, 3, 3) == OK
     x, shift = sample(100)
-    model(x, shift)  # the oldest becomes the newest
-    assert model.bind(1000, 3, 3) == OK  # the 33rd: 101 goes
     assert is_remembered(100)
-    assert is_remembered(131)
+    model(x, shift)  # the oldest becomes the newest
+    assert model.bind(1000, 3, 4) != OK  # a refused one takes no place
+    assert is_remembered(101)
+    assert model.bind(1000, 3, 3) == OK  # one too many: 102 goes
+    assert all(is_remembered(n) for n in (100, 101, *range(103, 100 + PLANS)))
+    assert not is_remembered(102)
     np.testing.assert_allclose(model(*sample(101)), expected(*sample(101)), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(model(x, shift), expected(x, shift), rtol=1e-6, atol=1e-6)
 

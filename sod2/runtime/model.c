@@ -92,7 +92,7 @@ void sod2_free(sod2_model *model) {
   sod2_trim(model);
   sod2_unmap_weights(model);
   sod2_pool_free(model->pool);
-  for (int i = 0; i < SOD2_PLANS; i++) free(model->plan[i]);
+  for (int i = 0; i <= SOD2_PLANS; i++) free(model->plan[i]);
   for (int32_t k = 0; k < model->tables && model->planner != NULL; k++) sod2_planner_free(model->planner[k]);
   free(model->planner);
   free(model->address);

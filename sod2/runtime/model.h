@@ -30,7 +30,7 @@ struct sod2_model {
   int64_t arena_bytes, live_bytes; /* of the bound plan, and then of its last run */
   int32_t ranks; /* dims of all inputs together */
   int32_t plans;
-  sod2_plan *plan[SOD2_PLANS]; /* `plans` of dims, most recently used first, then those that are free */
+  sod2_plan *plan[SOD2_PLANS + 1]; /* `plans` of dims, most recently used first, then spare ones, of which one always is */
   sod2_plan *bound;
   int ran;            /* outputs are there */
   char **address;     /* [buffers] at the bound plan and the current arena */

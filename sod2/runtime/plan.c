@@ -35,7 +35,7 @@ int sod2_create_plans(sod2_model *model) {
   size_t words = 0;
   for (const sod2_program *program = &sod2_main; program != NULL; program = program->leaner)
     if (words_of(model, program) > words) words = words_of(model, program);
-  for (int i = 0; i < SOD2_PLANS; i++)
+  for (int i = 0; i <= SOD2_PLANS; i++)
     if ((model->plan[i] = sod2_present(sizeof(sod2_plan) + words * sizeof(int64_t))) == NULL) return 0;
   return 1;
 }
@@ -142,10 +142,13 @@ static int add_plan(sod2_model *model, const int64_t *dims) {
   int64_t started = sod2_now_ns();
   int code = check_dims(model->program, dims);
   if (code != SOD2_OK) return code;
-  if (model->plans == SOD2_PLANS) model->plans--;
-  code = choose_plan(model, dims, model->plan[model->plans]);
+  sod2_plan **spare = model->plan + model->plans, *chosen = *spare;
+  code = choose_plan(model, dims, chosen);
   if (code != SOD2_OK) return code;
-  model->plans++;
+  if (model->plans < SOD2_PLANS)
+    model->plans++;
+  else
+    spare[0] = spare[-1], spare[-1] = chosen;
   model->bind_ns = sod2_now_ns() - started;
   return SOD2_OK;
 }
