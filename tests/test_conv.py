@@ -129,6 +129,12 @@ SINGLE = [
     Case(1, 8, 1, (60, 60), (3, 3), pads=(1, 1, 1, 1)),  # more products than it is meant for
     Case(0, 8, 1, (6, 6), (3, 3)),
 ]
+# Blocks of pixels of which a thread takes several pieces, whose dense copies the first of them makes.
+COPIES = [
+    Case(2, 128, 512, (12, 13), (1, 1), groups=2),
+    Case(1, 48, 300, (23, 14), (3, 3), (1, 1), (1, 1, 1, 1)),
+    Case(1, 96, 280, (40, 22), (1, 1), (2, 2)),
+]
 GENERAL = [
     Case(1, 3, 16, (23, 37), (3, 3), (2, 2), (1, 1, 1, 1)),
     Case(1, 3, 20, (29, 31), (7, 7), (2, 2), (3, 3, 3, 3)),
@@ -164,6 +170,7 @@ GENERAL = [
     Case(2, 700, 3, (1, 1), (1, 1)),
     Case(1, 500, 300, (1, 1), (1, 1)),
     Case(1, 130, 120, (2, 1), (3, 3), (1, 1), (1, 1, 1, 1), groups=2),
+    *COPIES,
 ]
 WINOGRAD = [
     Case(1, 16, 16, (14, 14), (3, 3), pads=(1, 1, 1, 1)),
@@ -178,6 +185,7 @@ WINOGRAD = [
     Case(1, 0, 2, (6, 6), (3, 3)),
     Case(1, 24, 16, (90, 60), (3, 3), pads=(1, 1, 1, 1)),
 ]
+CROWDED = Case(1, 512, 16, (28, 28), (3, 3), pads=(1, 1, 1, 1))  # a row block of F(6) is 1.75 MiB
 STEMS = [
     Case(1, 3, 64, (60, 73), (7, 7), (2, 2), (3, 3, 3, 3)),
     Case(2, 3, 20, (223, 31), (7, 7), (2, 2), (3, 3, 3, 3)),
@@ -316,7 +324,10 @@ def layer_of(case: Case) -> conv_cost.ConvLayer:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [c for c in GENERAL + WINOGRAD + STEMS + DEPTHWISE + SINGLE if c.n], ids=str)
+PRICED = [*GENERAL, *WINOGRAD, *STEMS, *DEPTHWISE, *SINGLE, CROWDED]
+
+
+@pytest.mark.parametrize("case", [c for c in PRICED if c.n], ids=str)
 def test_cost_model_is_the_same_in_c_and_python(kernels: Kernels, case: Case) -> None:
     conv, layer = case.conv(case.out()), layer_of(case)
     if min(case.oc, *case.out()) == 0:

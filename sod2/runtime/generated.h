@@ -32,7 +32,7 @@ typedef struct sod2_decision {
   sod2_decide *decide;
   int32_t step, number, choice, scratch; /* the first of its numbers, choices and scratch buffers */
   int32_t back;                          /* so far before it is one of the same function, numbers and stage; 0: none */
-  uint8_t choices, scratches;
+  int32_t choices, scratches;            /* how many it has of them */
 } sod2_decision;
 
 /* Decides as another step did that had the same allowance. */
