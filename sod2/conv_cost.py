@@ -4,7 +4,7 @@ The Python twin of the cost functions of runtime/conv_panel.c, conv_pixel.c, con
 conv_taps.c, by which the runtime chooses among the kept versions once sizes are bound. The model counts the steps of
 the register tiles exactly, partial tiles included, adds measured costs for what surrounds them (filling strips,
 storing, transforms), and lets Winograd take no less time than its weights need to arrive from memory. Measured on Zen
-5, and within 10 % there except where a layer takes only a few microseconds.
+5, and within 10 % there except where a layer takes only a few microseconds; `apart` and `crowded` on Intel's servers.
 """
 
 from __future__ import annotations

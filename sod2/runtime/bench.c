@@ -8,7 +8,7 @@
 
    latency_ns is bind + run: the inputs lie in memory already, the outputs are read where they are, so nothing is copied.
    peak_bytes is the largest live heap and anonymous memory during the inference over what was live before the sample
-   was bound; hwm_bytes, the largest resident size of the process meanwhile, is a cross-check. A sample whose inputs are
+   was bound, when the memory in which binding plans is there already; hwm_bytes, the largest resident size of the process meanwhile, is a cross-check. A sample whose inputs are
    as large as any before it starts without an arena (sod2_trim): what an earlier one left mapped, on a longer path of
    branches, would otherwise hide what this one needs. A smaller one meets what the session holds, as in an application.
    A failure prints {"error": ...} and ends the process with status 1. */

@@ -46,10 +46,10 @@ typedef struct panel_plan {
 
 /* Dense copies of the panels of a block. */
 typedef struct panel_copies {
-  _Alignas(64) int64_t pixel; /* of all images and groups, with which this block alone begins; -1: there are none yet */
+  _Alignas(64) int64_t pixel; /* the block's first, counted over images and groups: no other's; -1: none is copied yet */
   _Alignas(64) float panels[];
 } panel_copies;
-enum { HEAD = sizeof(panel_copies) / sizeof(float) };
+enum { HEAD = sizeof(panel_copies) / sizeof(float) }; /* what lies before the panels */
 
 /* Positions from one line of `columns` pixels to the next: the strip's own, or whole panels. */
 static int64_t pitch_of(int64_t columns, int64_t margin) {
@@ -201,7 +201,7 @@ static panel_plan plan_of(const sod2_window *w) {
   const int64_t blocks = p.runs * p.blocks;
   p.pieces = p.copies ? sod2_imin(p.count / SOD2_PANEL_ROWS, wanted / blocks)
                       : sod2_imin(p.count, (wanted + blocks - 1) / blocks);
-  p.pieces = sod2_imax(1, p.pieces); /* whoever takes several copies once */
+  p.pieces = sod2_imax(1, p.pieces); /* a thread that takes several of a block in turn makes the copies once */
   if (p.copies || p.pieces == 1) /* as many for each thread */
     p.blocks = sod2_imin(p.panels, (p.blocks + w->threads - 1) / w->threads * w->threads);
   p.direct = !w->c->epilogue && p.positions == w->lines / p.runs * w->columns;

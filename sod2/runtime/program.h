@@ -130,8 +130,8 @@ int sod2_bind_symbols(const sod2_rules *rules, const int64_t *dims, int64_t *sym
 int sod2_check_guards(const sod2_rules *rules, int32_t first, int32_t last, const char *what, const int64_t *sym,
                       char *message, int64_t capacity);
 
-/* Memory of zeros all pages of which are there: a new shape meets none that is not, which would cost more than to plan.
-   Of malloc and memset compilers make calloc, which leaves that to whoever comes first. NULL: there is none. */
+/* Zeroed memory whose pages are all there: to bind a new shape touches no missing one, which would cost more than to
+   plan. Compilers turn malloc and memset into calloc, which leaves pages to the first access. NULL: no memory. */
 SOD2_INLINE void *sod2_present(size_t bytes) {
   void *data = NULL;
   return posix_memalign(&data, SOD2_ALIGN, bytes) == 0 ? memset(data, 0, bytes) : NULL;

@@ -21,8 +21,8 @@
 #endif
 #define SOD2_NV (SOD2_NR / SOD2_VL)
 
-/* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied; and that Winograd's take
-   for each MiB of transformed image of a row block behind the first, for which L2 has room beside weights: measured. */
+/* Percent that tiles take longer whose rows of A lie on pages of their own, and are not copied; and Winograd's for each
+   MiB beyond one that the transformed image of a row block takes: L2 has room for one beside weights. Measured. */
 #ifdef SOD2_FAR_CORES
 #define SOD2_APART 30
 #define SOD2_CROWDED 60

@@ -35,7 +35,7 @@
 #ifndef SOD2_PANEL_COPIES_KIB /* dense copies of panels that a thread has */
 #define SOD2_PANEL_COPIES_KIB 32
 #endif
-#ifndef SOD2_PANEL_ROWS /* row blocks, at least, of a piece of work that makes its own */
+#ifndef SOD2_PANEL_ROWS /* row blocks, at least, of a piece of work with dense copies */
 #define SOD2_PANEL_ROWS 3
 #endif
 #ifndef SOD2_PIXEL_DEPTH /* rows of a panel of weights that stay near while the pixels of a piece of work pass */
