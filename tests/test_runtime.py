@@ -26,7 +26,7 @@ OK, ERROR_FILE, ERROR_INPUT, ERROR_MEMORY = range(4)
 MODEL = ("model.c", "plan.c", "mapping.c", "weights.c", "arena.c", "placing.c", "blocks.c", "threads.c")
 BENCH = (*MODEL, "bench.c", "npy.c", "protocol.c")
 PAGE = mmap.PAGESIZE
-PLANS = int(re.search(r"SOD2_PLANS (\d+)", (RUNTIME / "model.h").read_text())[1])  # type: ignore[index]
+PLANS = int(re.findall(r"SOD2_PLANS (\d+)", (RUNTIME / "model.h").read_text())[0])
 
 
 class Tensor(ctypes.Structure):
