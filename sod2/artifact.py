@@ -94,12 +94,14 @@ def write(
 
 
 def _replaceable(out: Path) -> bool:
+    """Whether nothing is lost that isn't an artifact."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return True
     try:
-        return bool(read_manifest(out))
+        read_manifest(out)
     except ModelError:
         return False
+    return True
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
